@@ -82,7 +82,7 @@ class BlockHook(SamplingHook):
             run.report.eager[run.refusal or reasons.NoNode()] += 1
             return executor(*args, **kwargs)
         with contextlib.ExitStack() as lasting:
-            if run.blocks.may_serve and lasting.enter_context(memory_plans.off()):
+            if run.blocks.may_serve and lasting.enter_context(memory_plans.off(run.patcher.load_device)):
                 run.report.blocks.note = memory_plans.NOTE
             lasting.enter_context(run.blocks.call())
             return executor(*args, **kwargs)

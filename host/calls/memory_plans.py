@@ -21,28 +21,33 @@ NOTE = "ComfyUI's memory plan is off"
 _lock = threading.Lock()
 _calls = 0  # that are under way without plans
 _before = False  # what the host's option was before the first of these
+_planned = False  # whether the host would plan for it
 
 
 @contextlib.contextmanager
-def off() -> Iterator[bool]:
+def off(device: torch.device) -> Iterator[bool]:
     """While this lasts the host begins no plan, in no thread: its option is one for the process.
 
+    Args:
+        device: of the call.
+
     Yields:
-        Whether it would begin any.
+        Whether it would begin any there.
     """
     if contract.missing(contract.PLANNING) or contract.missing(contract.PLAN_OPTION):
         yield False
         return
+    from comfy import model_prefetch
     from comfy.cli_args import args
 
-    global _calls, _before
+    global _calls, _before, _planned
     with _lock:
         if not _calls:
-            _before = args.disable_comfy_compiler
+            _before, _planned = args.disable_comfy_compiler, model_prefetch.malloc_graph_enabled(device)
         _calls += 1
         args.disable_comfy_compiler = True
     try:
-        yield not _before
+        yield _planned
     finally:
         with _lock:
             _calls -= 1

@@ -1,8 +1,8 @@
 """Which attention the user chose, and what of it block graphs follow.
 
 ComfyUI's models refer to its `optimized_attention` by names of their own modules, which other packages replace; a
-model's options may hold an override besides. As long as all of these are the host's exact functions, graphs have
-torch's attention in them. Any other is called by the graph.
+model's options may hold an override besides, and layers may prefer a function that their checkpoint names. As long as
+all of these are the host's exact functions, graphs have torch's attention in them. Any other is called by the graph.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ...compiler.blocks.attention import Attention, StandIn
+from ..comfyui import contract
 from ..families.family import attention as torch_attention
 
 OVERRIDE = "optimized_attention_override"
@@ -41,13 +42,16 @@ class ChosenAttention:
             id(one): one for one in (attention, *_modules(model, packages)) if any(n in vars(one) for n in _NAMES)
         }
         self._spaces = [vars(one) for one in modules.values()]
+        preferring = () if contract.missing(contract.PREFERRED) else (attention.ComfyAttention,)
+        self._preferring = [one for one in model.modules() if isinstance(one, preferring)]
         self._of_host: Attention = "captured"
         self.look()
 
     def look(self) -> None:
         """Look at the functions in place now."""
         exact = {id(getattr(self._host, name, None)) for name in _EXACT}
-        chosen = (space[name] for space in self._spaces for name in _NAMES if name in space)
+        chosen = [space[name] for space in self._spaces for name in _NAMES if name in space]
+        chosen += [one.function for one in self._preferring if one.function is not None]
         self._of_host = "captured" if all(id(one) in exact for one in chosen) else "called"
 
     def of_call(self, options: Any) -> Attention:

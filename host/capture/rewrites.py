@@ -116,12 +116,17 @@ def _of_each_token(e: Any, x: Any) -> Any:
 
 
 def _rows(tokens: torch.Tensor, segments: Sequence[tuple[Any, Any, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The row of each token [S], and whether it is in a segment at all [S, 1]. `segments`: start, stop, row."""
+    """The row of each token [S], and whether it is in a segment at all [S, 1].
+
+    Args:
+        segments: start, stop and row; or the row of each token there [stop - start], as under a mask.
+    """
     place = torch.arange(tokens.shape[0], device=tokens.device)
     row, inside = torch.zeros_like(place), torch.zeros_like(place, dtype=torch.bool)
     for start, stop, number in segments:
         here = (place >= start) & (place < stop)
-        row, inside = row + here * number, inside | here
+        of_token = number[(place - start) * here] if isinstance(number, torch.Tensor) else number
+        row, inside = row + here * of_token, inside | here
     return row, inside[:, None]
 
 

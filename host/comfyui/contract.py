@@ -137,13 +137,18 @@ ACTIVATED = (
     Use("comfy.ops.linear_input_act", ("linear", "x", "input_act")),
     Use("comfy.ops.INPUT_ACT_EAGER"),
 )
+# What a layer of newer hosts attends by, where its checkpoint names a function (`comfy_kitchen_int8`).
+PREFERRED = (Use("comfy.ldm.modules.attention.ComfyAttention"),)
 # ComfyUI's own compiler: from 0.34 on it records what a model's call allocates and gives it the same memory again, and
 # captures blocks as CUDA graphs. What block graphs allocate once (weights' buffers, comparisons) must not be in there:
 # calls that graphs serve are made without a plan; while one is made or followed all the same, blocks run eager. Where a
 # host plans in a way that cannot be seen, all of them do.
 PLANNING = (Use("comfy.model_prefetch.malloc_graph_begin"),)
 PLANS = (Use("comfy.model_prefetch.MALLOC_GRAPHS"),)
-PLAN_OPTION = (Use("comfy.cli_args.args.disable_comfy_compiler"),)
+PLAN_OPTION = (
+    Use("comfy.model_prefetch.malloc_graph_enabled", ("device",)),
+    Use("comfy.cli_args.args.disable_comfy_compiler"),
+)
 # What graphs with quantised weights use. Without it a block with such weights runs eager.
 QUANTISED = (
     Use("comfy.quant_ops.QuantizedTensor"),
@@ -160,7 +165,7 @@ STREAMING = (
     Use("comfy.model_patcher.LowVramPatch.clear_prepared"),
 )
 # Products of weights in float8 and an input that is quantised for each (--fast fp8_matrix_mult).
-FAST = (Use("comfy.ops.fp8_linear", ("self", "input")),)
+FAST = (Use("comfy.ops.fp8_linear", ("input",)),)
 _AS_SERVER = ("server", "nodes", "execution")  # modules that only a server has loaded; nothing of ours loads them
 
 

@@ -316,11 +316,15 @@ class Planning:
         self.begun = 0
         monkeypatch.setattr(args, "disable_comfy_compiler", False, raising=False)
         monkeypatch.setattr(model_prefetch, "malloc_graph_begin", self.begin, raising=False)
+        monkeypatch.setattr(model_prefetch, "malloc_graph_enabled", self.enabled, raising=False)
         monkeypatch.setattr(model_prefetch, "MALLOC_GRAPHS", self.plans, raising=False)
         contract.missing.cache_clear()
 
+    def enabled(self, device: Any = None) -> bool:
+        return not self.args.disable_comfy_compiler
+
     def begin(self, device: Any = None) -> None:
-        if not self.args.disable_comfy_compiler:
+        if self.enabled():
             self.begun += 1
             self.plans[threading.get_ident()] = SimpleNamespace(_comfy_active=True)
 
@@ -382,7 +386,7 @@ def test_plans_are_back_after_an_interrupt_and_beside_another_thread(planning: P
 
     model = planning.round(dits.load("flux"))
     model.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, "stopped", stopped)
-    with memory_plans.off():
+    with memory_plans.off(torch.device("cpu")):
         with pytest.raises(StopError):
             dits.sample(compiled(model), "flux")
         assert planning.args.disable_comfy_compiler  # another call is under way

@@ -201,7 +201,7 @@ def test_a_product_of_float8_weights_without_scales() -> None:
 
     from onegraph.host.capture import rewrites
 
-    made = comfy.ops.fp8_ops.Linear(128, 256, device="cpu", dtype=torch.bfloat16)
+    made, usual = comfy.ops.fp8_ops.Linear(128, 256, device="cpu", dtype=torch.bfloat16), comfy.ops.fp8_linear
     torch.manual_seed(1)
     weight = torch.randn(256, 128).to(torch.float8_e4m3fn)
     made.weight = torch.nn.Parameter(weight, requires_grad=False)
@@ -212,6 +212,7 @@ def test_a_product_of_float8_weights_without_scales() -> None:
             given, ours = x.clone(), x.clone()
             wanted = made(given)
             with rewrites.settings().rewrites():
+                assert comfy.ops.fp8_linear is not usual
                 assert (comfy.ops.fp8_linear(made, x.clone()) is None) == (len(shape) == 4)
                 found = made(ours)
             assert torch.equal(ours, given) and distance(found, wanted) < 2e-5

@@ -44,13 +44,13 @@ class Block(torch.nn.Module):
         self.qkv = torch.nn.Linear(width, 3 * width)
         self.out = torch.nn.Linear(width, width)
 
-    def forward(self, x: Any, mod: Any, pe: Any, attend: Any, prefix: Any, transformer_options: Any = {}) -> Any:  # noqa: B006
+    def forward(self, x: Any, mod: Any, pe: Any, attn_fn: Any, prefix_len: Any, transformer_options: Any = {}) -> Any:  # noqa: B006
         (of_prefix, of_rest), gate = mod
         scaled = self.norm(x) * (1 + of_rest)
-        if prefix:
-            scaled[:, :prefix] = self.norm(x[:, :prefix]) * (1 + of_prefix)
+        if prefix_len:
+            scaled[:, :prefix_len] = self.norm(x[:, :prefix_len]) * (1 + of_prefix)
         q, k, v = self.qkv(scaled).unflatten(2, (3, HEADS, -1)).unbind(2)
-        found = self.out(attend(q + pe, k + pe, v, HEADS, preferred=self.preferred))
+        found = self.out(attn_fn(q + pe, k + pe, v, HEADS, preferred=self.preferred))
         x.addcmul_(found, gate)
         return x
 

@@ -22,6 +22,7 @@ LISTED = {
         contract.FAST,
         contract.PLANNING,
         contract.PLANS,
+        contract.PREFERRED,
         contract.QUANTISED,
         contract.STREAMING,
         *(one.uses for one in families.registered()),
