@@ -14,12 +14,12 @@ from ...common.torch_private import assume, contiguous_where_asked, memory_of
 from . import attention, call_tree
 from .attention import Attention
 from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, flatten, leaf_forms
-from .captured_sizes import examples, ranges, slices
+from .captured_sizes import examples, ranges, rule_of, slices
 from .functions import CalledFunctions, Result
 from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 from .overlap import apart
 from .parameters import as_call
-from .signature import BlockSignature
+from .signature import Alias, BlockSignature
 from .size_rules import SizeRules, Sizes, sizes_of
 
 Watching = Callable[[], contextlib.AbstractContextManager[None]]
@@ -130,7 +130,7 @@ class _Seen:
         self.mutated = mutated
         self.changed: tuple[int, ...] = ()  # by the block, in place; those of `mutated` were copies
         self.results: Form | None = None
-        self.aliases: tuple[int | None, ...] = ()
+        self.aliases: tuple[Alias, ...] = ()
         self.options = OptionGuards()
         self.attention: Attention = "captured"
 
@@ -167,11 +167,13 @@ class _Seen:
         if call_tree.functions_in(self.results):
             raise UnknownArgumentError("a result that is a function")
         number_of = {id(tensor): number for number, tensor in tensors.items()}
-        self.aliases = tuple(number_of.get(id(one)) for one in result_leaves)
+        self.aliases = tuple(
+            number_of.get(id(one)) if isinstance(one, torch.Tensor) else rule_of(one, values) for one in result_leaves
+        )
         fresh = [one for one, alias in zip(result_leaves, self.aliases, strict=True) if alias is None]
         results = [one for one in fresh if isinstance(one, torch.Tensor)]
         if len(results) < len(fresh):
-            raise UnknownArgumentError("a result that is a number")
+            raise UnknownArgumentError("a result that is a number and follows from no size")
         taken = {memory_of(one) for one in (*tensors.values(), *block.parameters(), *block.buffers())}
         return (*_separate(results, taken), *(tensors[number] for number in self.mutated))
 

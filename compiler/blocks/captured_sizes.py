@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from .call_tree import Form, NumberForm, leaf_forms
-from .size_rules import MOST, SizeRules
+from .size_rules import MOST, Rule, SizeRules
 
 _ASSERTION = "aten._assert_scalar.default"
 _SLICES = {torch.ops.aten.slice.Tensor: 1, torch.ops.aten.slice_scatter.default: 2}  # and where their dimension stands
@@ -30,6 +31,27 @@ def examples(
             inputs.append(torch.ones(shape, dtype=dtype, device=device))
         dims.append({dim: varying for dim in range(len(shape)) if sizes.varies(number, dim)})
     return tuple(inputs), tuple(dims)
+
+
+def rule_of(number: Any, values: Sequence[Any]) -> Rule | None:
+    """Return the rule by which a whole number of a capture follows from the symbols; None: there is no simple one.
+
+    Args:
+        number: a symbolic one, or one that the block's code knows.
+        values: of the symbols, symbolic or fixed by the block's code.
+    """
+    if not isinstance(number, torch.SymInt):
+        return Rule("fixed", int(number))
+    wanted = number.node.expr
+    symbols = [one.node.expr if isinstance(one, torch.SymInt) else one for one in values]
+    points = [[(n + 2) ** 2 + 97 * (point + 1) + 13 * n * point for n in range(len(values))] for point in range(3)]
+    tried = [{one: value for one, value in zip(symbols, point, strict=True) if not isinstance(one, int)} for point in points]
+    if not all(wanted.subs(point).is_Integer for point in tried):
+        return None  # it depends on something else
+    columns = [[point.get(one, one) for point in tried] for one in symbols]
+    rule = Rule.of([int(wanted.subs(point)) for point in tried], columns)
+    # The points only suggest it.
+    return rule if rule is not None and (wanted - rule.value(symbols)).expand() == 0 else None
 
 
 def _symbolic(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[Any]:

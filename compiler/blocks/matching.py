@@ -27,6 +27,7 @@ from .call_tree import (
     TensorForm,
     leaf_forms,
 )
+from .size_rules import LeafDim, Rule, sizes_of
 
 _BRACKETS = {"list": ("[", "]"), "tuple": ("(", ",)")}
 
@@ -65,10 +66,10 @@ def matcher(form: Form) -> Callable[[Any], list[Leaf] | None]:
 
 
 def finisher(
-    form: Form, aliases: Sequence[int | None], mutated: Sequence[int]
+    form: Form, aliases: Sequence[int | Rule | None], mutated: Sequence[int], symbols: Sequence[LeafDim] = ()
 ) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]:
     """Return `BlockSignature.finish` of a signature with such results."""
-    return _Building().finisher(form, aliases, mutated)
+    return _Building().finisher(form, aliases, mutated, symbols)
 
 
 def has_class(value: Any, name: str) -> bool:
@@ -160,12 +161,19 @@ class _Building(_Code):
     leaves: list[str] = field(default_factory=list)
 
     def finisher(
-        self, form: Form, aliases: Sequence[int | None], mutated: Sequence[int]
+        self, form: Form, aliases: Sequence[int | Rule | None], mutated: Sequence[int], symbols: Sequence[LeafDim]
     ) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]:
         new_names = [f"new{number}" for number, one in enumerate(aliases) if one is None]
         values = [f"value{number}" for number in mutated]
         new = iter(new_names)
-        self.leaves = [next(new) if one is None else f"leaves[{one:d}]" for one in aliases]
+        self.leaves = [
+            f"{self.name(functools.partial(_number, one, symbols))}(leaves)"
+            if isinstance(one, Rule)
+            else next(new)
+            if one is None
+            else f"leaves[{one:d}]"
+            for one in aliases
+        ]
         names = ", ".join([*new_names, *values])
         lines = [f"{names}, = outputs" if names else "() = outputs"]
         lines += (f"leaves[{one:d}].copy_({value})" for one, value in zip(mutated, values, strict=True))
@@ -190,6 +198,12 @@ class _Building(_Code):
                 make = self.name(functools.partial(_make, cls, [name for name, _ in items]))
                 return f"{make}({', '.join(self._value(one) for _, one in items)})"
         return "None"
+
+
+def _number(rule: Rule, symbols: Sequence[LeafDim], leaves: Sequence[Leaf]) -> int:
+    """The whole number that follows from a call's sizes."""
+    sizes = sizes_of(leaves)
+    return rule.value([sizes[leaf][dim] for leaf, dim in symbols])
 
 
 def _make(cls: str, names: Sequence[str], *values: Any) -> Any:

@@ -1,8 +1,8 @@
 """A call's arguments at other sizes where tensors alone do not say which of their sides vary.
 
 Images may come as tokens [B, N, C], with their sides as numbers beside them; channels may be the last side or the
-second; an image of a batch may be an entry of a list. Each way to read a call gives other arguments, and the model
-itself tells which are right: it can be called with those.
+second; an image of a batch may be an entry of a list; it may be one of colours, cut into large patches. Each way to
+read a call gives other arguments, and the model itself tells which are right: it can be called with those.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -30,6 +30,9 @@ _SIDES: Mapping[int, tuple[tuple[int, ...], ...]] = {
 _LISTED_SIDES: Mapping[int, tuple[tuple[int, ...], ...]] = {3: ((1, 2),), 4: ((2, 3), (1, 2, 3))}
 _TEXTS_DIFFER = 3  # in length, those of several prompts
 _PATCH = 4  # pixels of a token of an image
+_COLOURS = 3  # channels of an image that is no latent
+_PIXELS = 8  # of such an image, for each of a latent
+_COLOUR_PATCHES = (16 * 16, 32 * 32)  # pixels of a token of such an image
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,22 @@ def ways(
     made: list[Callable[[], Arguments]] = []
     for batched, some in itertools.product(BATCHED[batches], sides):
         made.append(functools.partial(_arguments, leaves, some, sizes, batched, named))
+    if leaves.main.ndim == 4 and leaves.main.shape[1] == _COLOURS:
+        pixels = replace(sizes, height=_PIXELS * sizes.height, width=_PIXELS * sizes.width)
+        for batched in BATCHED[batches]:
+            made.append(functools.partial(_arguments, leaves, (2, 3), pixels, batched, named, _COLOUR_PATCHES))
     return made, leaves.listed
 
 
 def _arguments(
-    leaves: _Leaves, sides: tuple[int, ...], sizes: NewSizes, batched: bool, named: Mapping[str, Any]
+    leaves: _Leaves,
+    sides: tuple[int, ...],
+    sizes: NewSizes,
+    batched: bool,
+    named: Mapping[str, Any],
+    patches: tuple[int, ...] = (),
 ) -> Arguments:
-    return _Reading(leaves, sides, sizes, batched).arguments(named)
+    return _Reading(leaves, sides, sizes, batched, patches).arguments(named)
 
 
 @dataclass
@@ -110,9 +122,15 @@ class _Leaves:
 
 
 class _Reading:
-    """One way to read a call, and what is made of it."""
+    """One way to read a call, and what is made of it.
 
-    def __init__(self, leaves: _Leaves, sides: tuple[int, ...], sizes: NewSizes, batched: bool) -> None:
+    Args:
+        patches: pixels of a token that an image of colours may have; its prompt may be one of whole numbers.
+    """
+
+    def __init__(
+        self, leaves: _Leaves, sides: tuple[int, ...], sizes: NewSizes, batched: bool, patches: tuple[int, ...] = ()
+    ) -> None:
         main = leaves.main
         assert main is not None
         self._main = main.shape
@@ -126,9 +144,9 @@ class _Reading:
         else:
             new = [sizes.frames, sizes.height, sizes.width][-len(sides) :]
         self._sides = dict(zip(sides, new, strict=True))
-        texts = self._texts(leaves, old[0] if len(sides) == 1 else 0)
+        texts = self._texts(leaves, old[0] if len(sides) == 1 else 0, bool(patches))
         self._map: dict[int, int] = {}
-        for was, now in [*zip(old, new, strict=True), *_counts(old, new)]:
+        for was, now in [*zip(old, new, strict=True), *_counts(old, new, patches)]:
             self._map.setdefault(was, now)
         images = dict(self._map)
         # Of a table [x, y] of fractions, y may be channels: no side of an image, though a number of frames or tokens.
@@ -136,9 +154,12 @@ class _Reading:
         self._joined: dict[
             int, tuple[int, int]
         ] = {}  # lengths of a prompt and an image, and of the prompt, then and now
+        self._but_last: dict[int, int] = {}  # lengths of prompts without their last token, which numbers may tell
         for number, text in enumerate(texts):
             other = sizes.tokens + _TEXTS_DIFFER * number
             self._map.setdefault(text, other)
+            if patches:
+                self._but_last.setdefault(text - 1, other - 1)
             for was, now in images.items():
                 if text + was not in self._map:
                     self._map[text + was] = other + now
@@ -170,14 +191,16 @@ class _Reading:
                 return total
         return sizes.height * sizes.width // _PATCH
 
-    def _texts(self, leaves: _Leaves, tokens: int) -> list[int]:
-        """The lengths of prompts, each once."""
+    def _texts(self, leaves: _Leaves, tokens: int, numbered: bool) -> list[int]:
+        """The lengths of prompts, each once. `numbered`: also of those of whole numbers."""
         lengths: dict[int, None] = {}
         for tensor in leaves.tensors:
             dim = 0 if self._listed else 1
             prompt = tensor.ndim == 2 if self._listed else tensor.ndim in (3, 4) and tensor.shape[0] == self._batch
             if tensor.is_floating_point() and prompt and tensor.shape != self._main:
                 lengths[tensor.shape[dim]] = None
+            elif numbered and tensor.dtype is torch.int64 and tensor.ndim == 2:
+                lengths[tensor.shape[1]] = None
         return [one for one in lengths if one > 1 and one != tokens]
 
     def arguments(self, named: Mapping[str, Any]) -> Arguments:
@@ -191,7 +214,8 @@ class _Reading:
             return self._tensor(value)
         if type(value) is int:
             number, self._seen = self._seen, self._seen + 1
-            return self._numbers.get(number, self._map.get(value, value) if value > 2 else value)
+            mapped = self._map.get(value, self._but_last.get(value, value)) if value > 2 else value
+            return self._numbers.get(number, mapped)
         if type(value) is dict:
             return {name: self._made(one, batched) for name, one in value.items()}
         if type(value) is list and value and len(value) == self._batch and not batched and self._is_batch(value[0]):
@@ -232,8 +256,12 @@ class _Reading:
         return torch.cat([torch.arange(other) % text, text + torch.arange(wanted - other) % (size - text)])
 
 
-def _counts(old: list[int], new: list[int]) -> Iterator[tuple[int, int]]:
-    """Numbers of tokens, before and after: of a video or an image, with and without patches of two by two."""
+def _counts(old: list[int], new: list[int], patches: tuple[int, ...] = ()) -> Iterator[tuple[int, int]]:
+    """Numbers of tokens, before and after: of a video or an image, without patches and with those of two by two.
+
+    Args:
+        patches: pixels of further ones.
+    """
     if len(old) == 1:
         if not old[0] % _PATCH and not new[0] % _PATCH:
             yield old[0] // _PATCH, new[0] // _PATCH
@@ -241,5 +269,6 @@ def _counts(old: list[int], new: list[int]) -> Iterator[tuple[int, int]]:
     for some in (slice(None), slice(-2, None)):
         was, now = math.prod(old[some]), math.prod(new[some])
         yield was, now
-        if not was % _PATCH and not now % _PATCH:
-            yield was // _PATCH, now // _PATCH
+        for patch in (_PATCH, *patches):
+            if not was % patch and not now % patch:
+                yield was // patch, now // patch

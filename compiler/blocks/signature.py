@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -14,7 +14,11 @@ from .call_tree import Form, NumberForm, functions_in, leaf_forms
 from .functions import CalledFunctions
 from .matching import finisher
 from .option_reads import OptionGuards
-from .size_rules import SizeRules
+from .size_rules import Rule, SizeRules
+
+# What a leaf of the results is: a leaf of the arguments by its number, a whole number that follows from sizes, or, None,
+# what the graph returns.
+Alias: TypeAlias = "int | Rule | None"
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class BlockSignature:
         options: what the model's options must be like.
         mutated: numbers of the leaves that the block changes in place.
         results: the form of what the block returns.
-        aliases: of each leaf of the results: the number of the argument's leaf that it is, or None.
+        aliases: what each leaf of the results is.
         attention: whether the graph has the attention in it, or calls a function.
         functions: what it calls of the functions among the arguments.
     """
@@ -41,7 +45,7 @@ class BlockSignature:
     options: OptionGuards
     mutated: tuple[int, ...]
     results: Form
-    aliases: tuple[int | None, ...]
+    aliases: tuple[Alias, ...]
     attention: Attention = "captured"
     functions: CalledFunctions = field(default_factory=CalledFunctions)
 
@@ -77,7 +81,7 @@ class BlockSignature:
     def finisher(self) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]:
         """Return `finish` as a function: the values are written into the caller's own tensors, whoever else holds them
         sees that, too, and the block returns these."""
-        return finisher(self.results, self.aliases, self.mutated)
+        return finisher(self.results, self.aliases, self.mutated, self.sizes.symbols)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""
@@ -87,7 +91,7 @@ class BlockSignature:
             "options": self.options.to_json(),
             "mutated": [*self.mutated],
             "results": call_tree.to_json(self.results),
-            "aliases": [*self.aliases],
+            "aliases": [one.to_json() if isinstance(one, Rule) else one for one in self.aliases],
             **({"attention": "called"} if self.attention == "called" else {}),
             **({"functions": self.functions.to_json()} if self.functions.calls else {}),
         }
@@ -109,11 +113,15 @@ class BlockSignature:
                 OptionGuards.from_json(data["options"]),
                 tuple(map(int, data["mutated"])),
                 call_tree.from_json(data["results"], packages),
-                tuple(None if one is None else int(one) for one in data["aliases"]),
+                tuple(map(_alias, data["aliases"])),
                 "called" if "attention" in data else "captured",
                 CalledFunctions.from_json(data.get("functions", ())),
             )
-            signature.functions.shapes([1] * len(signature.sizes.symbols))
+            ones = [1] * len(signature.sizes.symbols)
+            signature.functions.shapes(ones)
+            for one in signature.aliases:
+                if isinstance(one, Rule):
+                    one.value(ones)
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError(f"no signature of a block: {error}") from error
         leaves = leaf_forms(signature.arguments)
@@ -123,9 +131,14 @@ class BlockSignature:
         if (
             signature.sizes.rules.keys() != dims
             or not {*signature.mutated} <= tensors
-            or not {one for one in signature.aliases if one is not None} <= tensors
-            or len(signature.aliases) != len(leaf_forms(signature.results))
+            or not {one for one in signature.aliases if isinstance(one, int)} <= tensors
+            or [isinstance(one, Rule) for one in signature.aliases]
+            != [isinstance(one, NumberForm) for one in leaf_forms(signature.results)]
             or {number for number, _ in signature.functions.calls} - {*range(functions_in(signature.arguments))}
         ):
             raise ValueError("no signature of a block: its parts do not belong together")
         return signature
+
+
+def _alias(data: Any) -> Alias:
+    return Rule.from_json(data) if isinstance(data, list) else None if data is None else int(data)

@@ -217,7 +217,7 @@ class Leaving(toy_blocks.Single):
 
 class Telling(toy_blocks.Single):
     def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
-        return x + 1, x.shape[0]
+        return x + 1, 7 + x.shape[0] % 3
 
 
 class Returning(toy_blocks.Single):
@@ -323,6 +323,32 @@ def test_slices_that_have_nothing_in_common_are_results_of_their_own(cls: type[t
         for one, other in zip(found, wanted, strict=True):
             assert one.shape == other.shape and torch.allclose(one, other, atol=1e-6)
         assert len({one.untyped_storage().data_ptr() for one in found}) == len(found)
+
+
+class Counting(toy_blocks.Single):
+    """As blocks that return how many keys they have kept."""
+
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        y = super().forward(x, vec, start, **kwargs)
+        return (y, (x.shape[1], 4 + x.shape[0], 16)), x.shape[0] * x.shape[1]
+
+
+def test_whole_numbers_that_follow_from_sizes_are_results() -> None:
+    block, graph = captured_of(Counting)
+    data = json.loads(json.dumps(graph.signature.to_json()))
+    signature = BlockSignature.from_json(data, PACKAGES)
+    assert signature == graph.signature
+    module = graph.program.module()
+    for batch, tokens in ((1, 1), (1, 9), (4, 2)):
+        leaves = [torch.randn(batch, tokens, 16), *torch.randn(2, batch, 16)]
+        found, count = signature.finish(leaves, module(*leaves))
+        assert found[1] == (tokens, 4 + batch, 16) and count == batch * tokens
+        assert {type(one) for one in (*found[1], count)} == {int}
+        wanted = block(leaves[0], toy_blocks.Modulation(*leaves[1:]), transformer_options={})
+        assert torch.allclose(found[0], wanted[0][0], atol=1e-6)
+    for aliases in ([None, 0, None, ["fixed", 16], ["product", 0, 0, 1]], [*data["aliases"][:-1], ["symbol", 0, 7]]):
+        with pytest.raises(ValueError, match="no signature"):
+            BlockSignature.from_json({**data, "aliases": aliases}, PACKAGES)
 
 
 class NormedHeads(torch.nn.Module):

@@ -57,6 +57,25 @@ def test_channels_may_be_the_last_side_or_the_second() -> None:
     assert found["rope"].shape == (1200, 16) and found["rows"].shape == (12,) and found["pooled"].shape == (3, 8)
 
 
+def test_an_image_of_colours_has_large_patches_and_its_prompt_whole_numbers() -> None:
+    """HiDream O1: tokens of a prompt and of the image in one sequence, of which positions are counted beforehand."""
+    tokens, patches = 9, 4 * 5
+    named = {
+        "x": torch.ones(1, 3, 128, 160),
+        "t": torch.ones(1),
+        "input_ids": torch.arange(tokens)[None],
+        "position_ids": torch.arange(tokens + patches).repeat(1, 3, 1),
+        "mask": (torch.arange(tokens + patches) >= tokens)[None],
+        "ar_len": tokens - 1,
+    }
+    others = [way() for way in ways(named, SIZES)[0]]
+    found = next(one for one in others if one["x"].shape == (3, 3, 192, 320))
+    assert found["input_ids"].shape == (3, 29) and found["ar_len"] == 28
+    assert found["position_ids"].shape == (3, 3, 29 + 60) and found["mask"].shape == (3, 29 + 60)
+    assert not found["mask"][:, :29].any() and found["mask"][:, 29:].all()
+    assert any(one["x"].shape == (1, 3, 192, 320) for one in others)
+
+
 def test_images_in_a_list() -> None:
     found, listed = ways(
         {"x": [torch.ones(4, 1, 8, 6)] * 2, "t": torch.ones(2), "text": [torch.ones(7, 24)] * 2}, SIZES
