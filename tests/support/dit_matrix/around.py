@@ -119,7 +119,7 @@ def dual_model(sampling: Sampling) -> None:
     """One model for the positive text, another for the negative one, in turns."""
     from ..models import dits
 
-    sampling.second = dits.load(sampling.name, seed=9)
+    sampling.second = dits.load(sampling.dit, seed=9)
     sampling.guider = lambda one: result_of(
         "nodes_custom_sampler", "DualModelGuider", model=one.model, model_negative=one.second, positive=one.positive,
         negative=one.negative, cfg=one.cfg,

@@ -38,7 +38,7 @@ class Sampling:
     steps: int = 2
     cfg: float = 3.0
     seed: int = 3
-    sampler: str = "euler"
+    sampler: Any = "euler"  # a name, or what a node gives
     scheduler: str = "simple"
     denoise: float = 1.0
     tokens: tuple[int, int] = (9, 9)
@@ -53,6 +53,11 @@ class Sampling:
     def dit(self) -> dits.Dit:
         """The family."""
         return dits.DITS[self.name]
+
+    @property
+    def audio(self) -> tuple[int, ...]:
+        """Channels and sides of a second latent, where there is one."""
+        return self.dit.audio
 
     def text(self, number: int, length: int) -> Texts:
         """What encoding a prompt gives, with all that the family's conditioning has besides."""
@@ -77,8 +82,8 @@ class Sampling:
 
         latent: Any = self.latent()
         mask: Any = self.mask
-        if self.dit.audio:
-            audio = torch.zeros(self.batch, *self.dit.audio)
+        if self.audio:
+            audio = torch.zeros(self.batch, *self.audio)
             latent = comfy.nested_tensor.NestedTensor([latent, audio])
             mask = None if mask is None else comfy.nested_tensor.NestedTensor([mask, torch.ones_like(audio)])
         positive, negative = self.text(1, self.tokens[0]), self.text(2, self.tokens[1])
@@ -87,7 +92,7 @@ class Sampling:
         with torch.inference_mode():
             noise = comfy.sample.prepare_noise(latent, self.seed)
             found = self._sampled(noise, latent, positive, negative, mask)
-        parts = found.unbind() if self.dit.audio else [found]
+        parts = found.unbind() if self.audio else [found]
         return torch.cat([part.flatten() for part in parts])
 
     def _sampled(self, noise: Any, latent: Any, positive: Texts, negative: Texts, mask: Any) -> Any:
@@ -100,7 +105,9 @@ class Sampling:
             sigmas = comfy.samplers.calculate_sigmas(
                 self.model.get_model_object("model_sampling"), self.scheduler, self.steps
             )
-            sampler = comfy.samplers.sampler_object(self.sampler)
+            sampler = self.sampler
+            if isinstance(sampler, str):
+                sampler = comfy.samplers.sampler_object(sampler)
             return guider.sample(noise, latent, sampler, sigmas, denoise_mask=mask, disable_pbar=True, seed=self.seed)
         given = {"denoise": self.denoise, "noise_mask": mask, "disable_pbar": True, "seed": self.seed}
         rest = (self.steps, self.cfg, self.sampler, self.scheduler, positive, negative)

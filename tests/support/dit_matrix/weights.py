@@ -82,7 +82,7 @@ def another_model(sampling: Sampling) -> None:
 
 def two_experts(sampling: Sampling) -> None:
     """One model for the noisy half of the steps, another for the rest."""
-    sampling.second = dits.load(sampling.name, seed=9)
+    sampling.second = dits.load(sampling.dit, seed=9)
     sampling.steps = 4
 
 

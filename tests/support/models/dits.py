@@ -202,16 +202,17 @@ def seeded(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
 
 
 def load(
-    name: str, seed: int = 0, dtype: torch.dtype = torch.float32, device: torch.device | None = None, **unet: Any
+    of: str | Dit, seed: int = 0, dtype: torch.dtype = torch.float32, device: torch.device | None = None, **unet: Any
 ) -> Any:
-    """A MODEL of a family; `unet` overrides its sizes."""
+    """A MODEL of a family, or of one by its name; `unet` overrides its sizes."""
     import comfy.model_management
     import comfy.model_patcher
     import comfy.supported_models
 
-    dit, cpu = DITS[name], torch.device("cpu")
+    dit, cpu = DITS[of] if isinstance(of, str) else of, torch.device("cpu")
     chosen = {key: value for key, value in {**dit.unet, **unet}.items() if (key, value) != ("guidance_embed", None)}
     config = getattr(comfy.supported_models, dit.config)({**chosen, "dtype": dtype})
+    config.unet_config.update(chosen)  # where the class has sizes of its own
     model = config.get_model({}, "", device or cpu)
     dit.after(model.diffusion_model)
     seeded(model.diffusion_model, seed)

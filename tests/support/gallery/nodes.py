@@ -1,0 +1,109 @@
+"""What templates put around a model: shifts of noise, guidance, guiders, and what they give a text besides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from ..dit_matrix.sampling import Sampling, node, result_of
+from .family import Conds
+
+
+def aura(shift: float = 3.0) -> Any:
+    return node("nodes_model_advanced", "ModelSamplingAuraFlow", shift=shift)
+
+
+def sd3(shift: float = 5.0) -> Any:
+    return node("nodes_model_advanced", "ModelSamplingSD3", shift=shift)
+
+
+flux_shift = node(
+    "nodes_model_advanced", "ModelSamplingFlux", max_shift=1.15, base_shift=0.5, width=1024, height=1024
+)  # fmt: skip
+cfg_norm = node("nodes_cfg", "CFGNorm", strength=1.0)
+differential = node("nodes_differential_diffusion", "DifferentialDiffusion")
+
+
+def cfg_guider(sampling: Sampling) -> None:
+    sampling.guider = lambda one: result_of(
+        "nodes_custom_sampler", "CFGGuider", model=one.model, positive=one.positive, negative=one.negative, cfg=one.cfg
+    )
+
+
+def dual_cfg_guider(sampling: Sampling) -> None:
+    sampling.guider = lambda one: result_of(
+        "nodes_custom_sampler", "DualCFGGuider", model=one.model, cond1=one.positive, cond2=one.negative,
+        negative=one.negative, cfg_conds=one.cfg, cfg_cond2_negative=2.0, style="regular",
+    )  # fmt: skip
+
+
+def ar_video(sampling: Sampling) -> None:
+    """The sampler of causal models: block by block of frames."""
+    sampling.sampler = result_of("nodes_ar_video", "SamplerARVideo", num_frame_per_block=1)
+
+
+# Conditioning ---------------------------------------------------------------------------------------------------
+
+
+def drawn(generator: torch.Generator, *sizes: int) -> torch.Tensor:
+    return torch.randn(*sizes, generator=generator)
+
+
+def both(*parts: Conds) -> Conds:
+    """All that several give."""
+
+    def made(generator: torch.Generator, sizes: Sequence[int], length: int) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for part in parts:
+            values |= part(generator, sizes, length)
+        return values
+
+    return made
+
+
+def fixed(**values: Any) -> Conds:
+    return lambda generator, sizes, length: dict(values)
+
+
+def pooled(width: int) -> Conds:
+    return lambda generator, sizes, length: {"pooled_output": drawn(generator, 1, width)}
+
+
+def text_mask(generator: torch.Generator, sizes: Sequence[int], length: int) -> dict[str, Any]:
+    return {"attention_mask": torch.ones(1, length, dtype=torch.long)}
+
+
+def references(count: int = 1, method: str = "", frames: int | None = None) -> Conds:
+    """Reference latents, the second one of another size. `frames`: of theirs, where not the latent's own."""
+
+    def made(generator: torch.Generator, sizes: Sequence[int], length: int) -> dict[str, Any]:
+        channels, *inner, height, width = sizes[1:]
+        inner = inner if frames is None else [frames]
+        shapes = [(1, channels, *inner, height + 4 * number, width) for number in range(count)]
+        values: dict[str, Any] = {"reference_latents": [drawn(generator, *shape) for shape in shapes]}
+        return values | ({"reference_latents_method": method} if method else {})
+
+    return made
+
+
+def concat(channels: int, masked: bool = False) -> Conds:
+    """A latent of the same size that is joined to what is sampled, with its mask where it has one."""
+
+    def made(generator: torch.Generator, sizes: Sequence[int], length: int) -> dict[str, Any]:
+        values = {"concat_latent_image": drawn(generator, 1, channels, *sizes[2:])}
+        return values | ({"concat_mask": torch.ones(1, 1, *sizes[2:])} if masked else {})
+
+    return made
+
+
+def clip_vision(tokens: int = 257, width: int = 1280, name: str = "clip_vision_output") -> Conds:
+    """What CLIP sees in a picture, or in two."""
+
+    def made(generator: torch.Generator, sizes: Sequence[int], length: int) -> dict[str, Any]:
+        hidden = drawn(generator, 1, tokens, width)
+        return {name: SimpleNamespace(penultimate_hidden_states=hidden, last_hidden_state=hidden)}
+
+    return made
