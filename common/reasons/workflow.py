@@ -28,6 +28,7 @@ _WITHOUT = {
     "memory": "CUDA graphs keep their memory until their model goes",
     "texts": "nodes may show nothing",
     "loading": "nodes that load files list none",
+    "headers": "nothing is told of a workflow's models without a run",
     "baking": "no workflow can be baked here",
 }
 

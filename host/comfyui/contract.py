@@ -24,7 +24,9 @@ from ...common.reasons import Reason
 
 log = logging.getLogger("onegraph.host")
 
-Feature = Literal["model", "blocks", "ControlNet", "VAE", "DynamicVRAM", "memory", "texts", "loading", "baking"]
+Feature = Literal[
+    "model", "blocks", "ControlNet", "VAE", "DynamicVRAM", "memory", "texts", "loading", "headers", "baking"
+]
 _MISSING = object()
 
 
@@ -124,6 +126,13 @@ USES: dict[Feature, tuple[Use, ...]] = {
         *uses("nodes", "NODE_CLASS_MAPPINGS"),
         *uses("comfy.sd", "load_checkpoint_guess_config", "load_diffusion_model"),
         *uses("comfy.sample", "prepare_noise", "sample"),
+    ),
+    "headers": (
+        *uses("folder_paths", "get_full_path"),
+        *uses("server.PromptServer", "send_sync"),
+        *uses("nodes", "NODE_CLASS_MAPPINGS"),
+        Use("comfy.sd.load_state_dict_guess_config", ("sd", "output_vae", "output_clip")),
+        Use("comfy.sd.load_diffusion_model_state_dict", ("sd", "model_options", "metadata")),
     ),
 }
 # What block graphs use of one model where it is as they know it. Elsewhere its blocks cannot be compiled.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from .editor_workflow import Types, is_link
+from .editor_workflow import Types, described_as, inputs_of, is_link
 from .trial_runs import Prompt, is_of_ours
 
 # Inputs of loaders that name a model's file, and the host's folder for it.
@@ -20,6 +20,8 @@ _PLAIN_LOADERS = frozenset({
     "CheckpointLoaderSimple", "ImageOnlyCheckpointLoader", "OneGraphLoadCheckpoint", "UNETLoader",
     "unCLIPCheckpointLoader",
 })  # fmt: skip
+_PASSING = frozenset({"*", "COMFY_MATCHTYPE_V3"})  # types of outputs that give what their node is given
+_SWITCH = "ComfySwitchNode"
 _USUAL = {"weight_dtype": "default"}  # inputs that change what such a loader makes of the file, where not this
 
 
@@ -51,7 +53,7 @@ def sampled_models(prompt: Prompt, types: Types) -> list[SampledModel]:
     found: dict[SampledModel, None] = {}
     for node in prompt.values():
         outputs = _outputs(node, types)
-        if outputs and "MODEL" not in outputs and {*outputs} != {"SIGMAS"}:
+        if outputs and _PASSING.isdisjoint(outputs) and "MODEL" not in outputs and {*outputs} != {"SIGMAS"}:
             for source in _models_of(node, prompt, types):
                 found |= dict.fromkeys(_upstream(source, prompt, types, (), None, frozenset()))
     return [*found]
@@ -63,8 +65,21 @@ def _outputs(node: Mapping[str, Any], types: Types) -> tuple[str, ...]:
 
 def _models_of(node: Mapping[str, Any], prompt: Prompt, types: Types) -> list[str]:
     """The nodes whose models a node is given."""
-    links = [value for value in node.get("inputs", {}).values() if is_link(value) and value[0] in prompt]
-    return [source for source, slot in links if _outputs(prompt[source], types)[slot : slot + 1] == ("MODEL",)]
+    inputs = node.get("inputs", {})
+    if node["class_type"] == _SWITCH and isinstance(inputs.get("switch"), bool):
+        chosen = "on_true" if inputs["switch"] else "on_false"
+        inputs = {chosen: inputs.get(chosen)}
+    described = inputs_of(types.get(node["class_type"], {}))
+    passes = not _PASSING.isdisjoint(_outputs(node, types))
+    sources = []
+    for name, value in inputs.items():
+        if not is_link(value) or value[0] not in prompt:
+            continue
+        gives = _outputs(prompt[value[0]], types)[value[1] : value[1] + 1]
+        wanted = described_as(described[name])[0] if name in described else None
+        if gives == ("MODEL",) or wanted == "MODEL" or (passes and not _PASSING.isdisjoint(gives)):
+            sources.append(value[0])
+    return sources
 
 
 def _upstream(

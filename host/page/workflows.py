@@ -32,7 +32,7 @@ def insert(asked: EditorWorkflow) -> Text | Refusal:
 
 def explain(asked: Workflow) -> ExplainedWorkflow | Refusal:
     """POST explain: the models that a workflow samples, by the headers of their files."""
-    lacking = contract.refusal("loading")
+    lacking = contract.refusal("headers")
     if lacking is not None:
         return Refusal(501, lacking)
     types = NodeTypes()

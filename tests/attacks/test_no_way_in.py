@@ -115,7 +115,7 @@ FIELDS = {
     "id": "id", "job": "id", "state": "text", "model": "text", "component": "text", "search": "text",
     "sort": "choice", "order": "choice", "offset": "number", "limit": "number", "dry_run": "choice",
     "partial": "choice", "beside": "choice",
-    "disk_budget_bytes": "number", "prompt": "workflow",
+    "disk_budget_bytes": "number", "prompt": "workflow", "workflow": "workflow",
 }  # fmt: skip
 
 

@@ -179,6 +179,7 @@ def test_files_that_are_no_models_are_told(running: server.Server, base: Path, t
 def test_every_template_is_explained_and_gets_its_node(running: server.Server) -> None:
     """By the routes that the page asks; what cannot be read is told by a reason."""
     codes: Counter[str] = Counter()
+    unnamed = set[str]()  # loaders that name no file of a diffusion model
     for name, data in templates().items():
         status, found = post(running, "explain", {"prompt": data})
         codes[found.get("code", "")] += 1
@@ -186,11 +187,13 @@ def test_every_template_is_explained_and_gets_its_node(running: server.Server) -
         if status == 200:
             assert found["models"], name
             assert all(model["text"] for model in found["models"]), name
+            unnamed |= {model["type"] for model in found["models"] if not model["file"]}
         status, found = post(running, "insert", {"workflow": data})
         made, after = inserting.inserted(data, name)
         assert (status, found.get("workflow"), found.get("after")) == (200, made, after) if after else status == 400
     assert codes.keys() == {"", "workflow_not_here"}
     assert codes[""] >= 200, codes
+    assert unnamed == set()
 
 
 def test_a_workflow_of_the_editor_is_baked_by_the_route(running: server.Server) -> None:

@@ -10,7 +10,7 @@ import comfyui_workflow_templates_core
 import pytest
 from playwright.sync_api import expect
 from support.comfyui.installation import CHECKPOINT
-from support.page.browser import Front
+from support.page.browser import Front, axe_findings, too_wide
 
 from onegraph.host.jobs import inserting
 
@@ -117,7 +117,8 @@ def test_the_models_of_the_open_workflow(front: Front) -> None:
     open_graph(front, template("image_z_image_turbo"))
     expect(model).to_contain_text("z_image_turbo")
     expect(model).to_contain_text("Not known")
-    expect(front.page.locator(".og-workflow")).to_contain_text("Not in this ComfyUI:")
+    expect(front.page.locator(".og-workflow")).to_contain_text("3 files or choices are not in this ComfyUI")
+    assert (axe_findings(front.page, ".og-tab"), too_wide(front.page, ".og-tab")) == ([], [])
     open_graph(front, {"nodes": [], "links": [], "version": 0.4})
     expect(front.page.locator(".og-workflow")).to_contain_text("has no node that saves or shows anything")
     expect(model).to_have_count(0)

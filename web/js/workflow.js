@@ -25,7 +25,7 @@ export class Workflow {
       this.input,
     );
     this.insert = button(t("insert.command"), () => insertIntoOpen(), { kind: "primary", name: "plus", extra: { "data-action": "insert" } });
-    this.element = el("div.og-pane.og-workflow", {}, el("div", {}, this.insert), this.message, this.list, this.drop);
+    this.element = el("div.og-pane.og-workflow", {}, this.insert, this.message, this.list, this.drop);
   }
 
   /** Ask for the models of the workflow that is open now. */
@@ -36,7 +36,7 @@ export class Workflow {
       if (asked !== this.asked) return;
       this.insert.hidden = !found.after.length;
       fill(this.message, found.after.length > 0 && el("p", {}, t("workflow.after", { nodes: found.after.join(", ") })),
-        found.lacks.length > 0 && el("p", {}, t("workflow.lacks", { what: found.lacks.join("; ") })));
+        found.lacks.length > 0 && el("details", {}, el("summary", {}, t("workflow.lacks", { count: found.lacks.length })), el("ul", {}, found.lacks.map((one) => el("li", {}, one)))));
       fill(this.list, found.models.map(row));
     } catch (error) {
       if (asked !== this.asked) return;

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from onegraph.host.jobs.sampled_models import SampledModel, sampled_models
 
 TYPES = {
@@ -15,6 +17,8 @@ TYPES = {
     "ModelMerge": {"output": ["MODEL"]},
     "OneGraphCompileModel": {"output": ["MODEL"]},
     "BasicScheduler": {"output": ["SIGMAS"]},
+    "ComfySwitchNode": {"output": ["COMFY_MATCHTYPE_V3"]},
+    "ModelSamplingSD3": {"output": ["MODEL"], "input": {"required": {"model": ["MODEL"]}}},
     "ModelSave": {"output": []},
     "KSampler": {"output": ["LATENT"]},
 }
@@ -73,3 +77,19 @@ def test_models_in_a_circle_end() -> None:
         "3": node("KSampler", model=["1", 0]),
     }
     assert sampled_models(prompt, TYPES) == []
+
+
+@pytest.mark.parametrize(
+    ("switch", "loras"),
+    [(True, [("fast.safetensors",)]), (False, [()]), (["9", 0], [(), ("fast.safetensors",)])],
+)
+def test_switches_pass_models_on(switch: Any, loras: list[tuple[str, ...]]) -> None:
+    prompt = {
+        "1": node("UNETLoader", unet_name="a.safetensors"),
+        "2": node("LoraLoader", model=["1", 0], lora_name="fast.safetensors"),
+        "3": node("ComfySwitchNode", on_false=["1", 0], on_true=["2", 0], switch=switch),
+        "4": node("ComfySwitchNode", on_true=["3", 0], on_false=["3", 0], switch=True),
+        "5": node("ModelSamplingSD3", model=["4", 0]),
+        "6": node("KSampler", model=["5", 0]),
+    }
+    assert [(one.file, one.loras) for one in sampled_models(prompt, TYPES)] == [("a.safetensors", one) for one in loras]
