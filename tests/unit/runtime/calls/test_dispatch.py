@@ -314,7 +314,7 @@ def test_what_may_pass_is_asked_again_in_that_run(world: World, monkeypatch: pyt
 
     world.publish()
     with monkeypatch.context() as patch:
-        patch.setattr(integrity, "record", unreadable)
+        patch.setattr(integrity, "is_same", unreadable)
         world.call()
     assert world.run.refused == {} and world.originals == 1
     world.call()

@@ -38,7 +38,7 @@ def test_a_graph_unreadable_now_is_tried_again(
     engine, request = Registry(Store(tmp_path)), toy.request(toy.Toy(), source)
     entry = publish(engine.store, source, request.key)
     with monkeypatch.context() as patch:
-        patch.setattr(integrity, "record", mock.Mock(side_effect=OSError(24, "Too many open files")))
+        patch.setattr(integrity, "is_same", mock.Mock(side_effect=OSError(24, "Too many open files")))
         for _ in range(2):
             refused = engine.obtain(request, when_missing, lambda progress: None)
             assert refused == Refused(UnreadableNow("graph.aoti", "[Errno 24] Too many open files"), passing=True)
