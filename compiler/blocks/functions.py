@@ -71,15 +71,16 @@ class CalledFunctions:
 
     def to_json(self) -> list[Any]:
         """Return everything, JSON-ready."""
-        return [[number, *([None] if rules is None else (rule.to_json() for rule in rules))] for number, rules in self.calls]
+        return [
+            [number, *([None] if rules is None else (rule.to_json() for rule in rules))] for number, rules in self.calls
+        ]
 
     @classmethod
     def from_json(cls, data: Any) -> CalledFunctions:
         """Read what `to_json` made. Raises TypeError or ValueError: it is something else."""
         return cls(
             tuple(
-                (int(number), None if rules == [None] else tuple(map(Rule.from_json, rules)))
-                for number, *rules in data
+                (int(number), None if rules == [None] else tuple(map(Rule.from_json, rules))) for number, *rules in data
             )
         )
 

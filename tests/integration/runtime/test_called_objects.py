@@ -115,9 +115,7 @@ def test_an_object_that_has_something_else_by_the_name_of_a_method_runs_eager(en
     assert runs.compiled == 0 and {*runs.eager} == {"block_argument"}
 
 
-def test_an_answer_where_there_was_none_is_eagers_business(
-    engine: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_where_there_was_none_is_eagers_business(engine: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     put = toy_caches.Kept.put
 
     def answering(self: Any, keys: Any) -> Any:
@@ -138,9 +136,10 @@ def test_what_a_method_raises_goes_through(engine: Registry, monkeypatch: pytest
     def full(self: Any, keys: Any) -> None:
         raise KeyError("full")
 
-    with monkeypatch.context() as context, pytest.raises(KeyError, match="full"):
+    with monkeypatch.context() as context:
         context.setattr(toy_caches.Kept, "put", full)
-        runs(FIRST)
+        with pytest.raises(KeyError, match="full"):
+            runs(FIRST)
     same(runs(FIRST), plain(*toy_caches.call(*FIRST), {}))
     assert runs.eager == {}
 
