@@ -33,7 +33,7 @@ def methods_of(value: Any, packages: Sequence[str]) -> tuple[str, ...]:
     Args:
         packages: of which its classes are.
     """
-    cls = type(value)
+    cls: Any = type(value)
     if isinstance(value, _Called):
         return _methods(cls.__mro__[2], tuple(packages))
     names = _methods(cls, tuple(packages))
@@ -56,7 +56,8 @@ def called_object(cls: type, names: Sequence[str], functions: Iterator[Callable[
     Args:
         functions: what stands in their places, in the order of these names.
     """
-    called = object.__new__(_called(cls))
+    hashable: Any = cls
+    called: Any = object.__new__(_called(hashable))
     vars(called).update((name, next(functions)) for name in names)
     return called
 
