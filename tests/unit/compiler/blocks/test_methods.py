@@ -77,9 +77,7 @@ def _shadowing(name: str) -> Cache:
     return cache
 
 
-@pytest.mark.parametrize(
-    "value", [Indexed(), Callable(), _shadowing("size"), _shadowing("put"), torch.nn.Linear(1, 1)]
-)
+@pytest.mark.parametrize("value", [Indexed(), Callable(), _shadowing("size"), _shadowing("put"), torch.nn.Linear(1, 1)])
 def test_objects_that_are_more_than_their_methods_are_not_known(value: Any) -> None:
     with pytest.raises(UnknownArgumentError):
         flatten([value], (*PACKAGES, "torch"))
