@@ -67,12 +67,12 @@ def is_attending() -> bool:
 
 
 def _attend(
-    tensors: list[torch.Tensor], function: str, call: str, numbers: Sequence[int], shape: Sequence[int]
+    tensors: list[torch.Tensor], function: str, call: str, numbers: Sequence[int] | None, shape: Sequence[int] | None
 ) -> torch.Tensor:
     by = _attending.get()
     if by is None:  # zeros would be a wrong image
         raise RuntimeError("a graph that calls an attention function was run outside of a block's call")
-    return by.attend(tensors, function, call, numbers, shape)
+    return by.attend(tensors, function, call, numbers or (), shape or ())  # compiled code has None for an empty list
 
 
 def _fake(tensors: list[torch.Tensor], function: str, call: str, numbers: Any, shape: Any) -> torch.Tensor:
@@ -123,8 +123,10 @@ class _Captured:
     calls: int = 0
     order: torch.Tensor | None = None
 
-    def put(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], shape: Sequence[Any]) -> torch.Tensor:
-        """Put a call of the function of that name into what is captured."""
+    def put(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], shape: Sequence[Any] | None
+    ) -> torch.Tensor | None:
+        """Put a call of the function of that name into what is captured. `shape`: None: it returns nothing."""
         places = dict(enumerate(args)) | {key: value for key, value in kwargs.items() if key != OPTIONS}
         paths = {str(place): path for place, value in places.items() if (path := _path(self.block, value))}
         without = [None if str(place) in paths else value for place, value in enumerate(args)]
@@ -132,15 +134,35 @@ class _Captured:
         form, leaves = flatten((without, named), self.packages)
         if call_tree.functions_in(form):
             raise UnknownArgumentError("a function that is given another one")
-        call = json.dumps({"form": call_tree.to_json(form), "options": _described(kwargs, self), "attributes": paths})
+        described = {"form": call_tree.to_json(form), "options": _described(kwargs, self), "attributes": paths}
+        call = json.dumps(described | ({"returns": None} if shape is None else {}))
         numbers = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if self.order is None:
             self.order = tensors[0].new_zeros(1)
         # One more tensor, which each call writes to, keeps them in eager's order: a function may count its calls.
         operation = getattr(torch.ops, OPERATIONS).attend
-        made: torch.Tensor = operation([*tensors, self.order], name, call, numbers, [*shape])
-        return made
+        made: torch.Tensor = operation([*tensors, self.order], name, call, numbers, [0] if shape is None else [*shape])
+        return None if shape is None else made
+
+    def before(self, outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return the same outputs, which no compiler computes without the calls.
+
+        Raises:
+            UnknownArgumentError: no output can depend on them.
+        """
+        number = next((n for n, one in enumerate(outputs) if one.is_floating_point()), None)
+        if number is None or self.order is None:
+            raise UnknownArgumentError("a function whose result it does not use")
+        tied = outputs[number] + self.order.to(outputs[number].dtype)  # zeros, as nobody but the compiler knows
+        return (*outputs[:number], tied, *outputs[number + 1 :])
+
+
+def last_is_unused(program: torch.export.ExportedProgram) -> bool:
+    """Whether no code of a graph uses what the last call returns: a compiler would leave it out."""
+    operation = getattr(torch.ops, OPERATIONS).attend.default
+    calls = [node for node in program.graph.nodes if node.target is operation]
+    return bool(calls) and not calls[-1].users
 
 
 _capture: ContextVar[_Captured | None] = ContextVar("onegraph_captured_attention", default=None)
@@ -180,15 +202,15 @@ class StandIn:
         return capture.put(self.name, args, kwargs, self.shape(*args, **other_kwargs))
 
 
-def argument_stand_ins(count: int, shape: Callable[[int], Sequence[Any]]) -> list[Function]:
+def argument_stand_ins(count: int, shape: Callable[[int], Sequence[Any] | None]) -> list[Function]:
     """Return what stands in place of the functions that a block is called with.
 
     Args:
-        shape: gives the shape of the next result, for the number of the function.
+        shape: gives the shape of the next result, for the number of the function; None: it returns nothing.
     """
 
     def of(number: int) -> Function:
-        def stand_in(*args: Any, **kwargs: Any) -> torch.Tensor:
+        def stand_in(*args: Any, **kwargs: Any) -> torch.Tensor | None:
             capture = _capture.get()
             assert capture is not None  # it is captured
             return capture.put(f"{_ARGUMENT}{number}", args, kwargs, shape(number))
@@ -260,7 +282,7 @@ class Call:
         """
         if self.functions is None and function.startswith(_ARGUMENT):
             return fold(tensors[:-1], shape)
-        form, is_number, options, additions, attributes = _parsed(call, self.packages)
+        form, is_number, options, additions, attributes, returns = _parsed(call, self.packages)
         of_tensors, of_numbers = iter(tensors), iter(numbers)
         leaves = [int(next(of_numbers)) if one else next(of_tensors) for one in is_number]
         args, kwargs = rebuild(form, leaves)
@@ -278,7 +300,12 @@ class Call:
         like = tensors[0].dtype, tensors[0].device
         try:
             result = self._function(function)(*args, **kwargs)
-            _check(result, tuple(shape), *like)
+            if returns:
+                _check(result, tuple(shape), *like)
+            elif result is not None:
+                raise OtherResultError(f"a {type(result).__name__}")
+            else:
+                return tensors[0].new_empty(shape)
         except BaseException as error:
             self.error = error
             raise
@@ -305,9 +332,9 @@ def _check(result: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torc
 @functools.lru_cache(maxsize=256)
 def _parsed(
     call: str, packages: tuple[str, ...]
-) -> tuple[Form, list[bool], str | None, dict[str, Any], dict[str, str]]:
+) -> tuple[Form, list[bool], str | None, dict[str, Any], dict[str, str], bool]:
     data = json.loads(call)
     form = call_tree.from_json(data["form"], packages)
     options, additions = data["options"] or (None, {})
     is_number = [isinstance(one, NumberForm) for one in leaf_forms(form)]
-    return form, is_number, options, additions, data.get("attributes", {})
+    return form, is_number, options, additions, data.get("attributes", {}), "returns" not in data

@@ -19,6 +19,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from .methods import called_object, methods_of
+
 OPTIONS = "transformer_options"  # the argument, or key of an argument, that holds a model's options
 _CONSTANTS = (type(None), bool, float, str)
 _SEQUENCES = {"list": list, "tuple": tuple}
@@ -70,10 +72,14 @@ class MappingForm:
 
 @dataclass(frozen=True)
 class ObjectForm:
-    """An object of the model's own package. `cls`: `module:name` of its class."""
+    """An object of the model's own package, by its fields; where it is `called`, by its methods.
+
+    `cls`: `module:name` of its class.
+    """
 
     cls: str
     items: tuple[tuple[str, Form], ...]
+    called: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,12 +141,14 @@ def _form(value: Any, leaves: list[Leaf], packages: tuple[str, ...]) -> Form:
         return FunctionForm()
     cls: Any = kind
     names = _fields(cls, packages)
-    if names is None:
-        raise UnknownArgumentError(f"{kind.__module__}.{kind.__qualname__}")
-    if has_more(value, names):
-        raise UnknownArgumentError(f"{kind.__module__}.{kind.__qualname__} with attributes that are no fields")
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    if names is None and (methods := methods_of(value, packages)):
+        return ObjectForm(name, tuple((one, FunctionForm()) for one in methods), called=True)
+    if names is None or has_more(value, names):
+        more = "" if names is None else " with attributes that are no fields"
+        raise UnknownArgumentError(f"{kind.__module__}.{kind.__qualname__}{more}")
     fields = ((name, _form(getattr(value, name), leaves, packages)) for name in names)
-    return ObjectForm(f"{kind.__module__}:{kind.__qualname__}", tuple(fields))
+    return ObjectForm(name, tuple(fields))
 
 
 def _named(key: Any, value: Any, leaves: list[Leaf], packages: tuple[str, ...]) -> tuple[str, Form]:
@@ -168,12 +176,11 @@ def watched(value: Any, packages: Sequence[str] = ()) -> Callable[[], bool]:
     def written() -> bool:
         try:
             now, current = flatten(value, packages)
-            if now != form:
+            if now != form or functions != functions_of(form, value):
                 return True
-            before, after = [*leaves, *functions], [*current, *functions_of(form, value)]
         except Exception:  # it cannot be taken apart any more
             return True
-        return any(one is not other for one, other in zip(before, after, strict=True))
+        return any(one is not other for one, other in zip(leaves, current, strict=True))
 
     return written
 
@@ -236,6 +243,8 @@ def _rebuilt(form: Form, leaves: Iterator[Leaf], options: Any, functions: Iterat
             return _SEQUENCES[kind](_rebuilt(one, leaves, options, functions) for one in items)
         case MappingForm(items):
             return {name: _rebuilt(one, leaves, options, functions) for name, one in items}
+        case ObjectForm(cls, items, called=True):
+            return called_object(class_of(cls), [name for name, _ in items], functions)
         case ObjectForm(cls, items):
             made: Any = object.__new__(class_of(cls))
             for name, one in items:
@@ -303,8 +312,8 @@ def to_json(form: Form) -> JSON:
             return [kind, *map(to_json, items)]
         case MappingForm(items):
             return ["mapping", *([name, to_json(one)] for name, one in items)]
-        case ObjectForm(cls, items):
-            return ["object", cls, *([name, to_json(one)] for name, one in items)]
+        case ObjectForm(cls, items, called):
+            return ["called" if called else "object", cls, *([name, to_json(one)] for name, one in items)]
 
 
 def from_json(data: JSON, packages: Sequence[str] = ()) -> Form:
@@ -332,8 +341,10 @@ def from_json(data: JSON, packages: Sequence[str] = ()) -> Form:
             return SequenceForm(kind, tuple(from_json(one, packages) for one in rest))
         elif kind == "mapping":
             return MappingForm(tuple((str(name), from_json(one, packages)) for name, one in rest))
-        elif kind == "object" and rest[0].partition(":")[0].partition(".")[0] in packages:
-            return ObjectForm(rest[0], tuple((str(name), from_json(one, packages)) for name, one in rest[1:]))
+        elif kind in ("object", "called") and rest[0].partition(":")[0].partition(".")[0] in packages:
+            items = tuple((str(name), from_json(one, packages)) for name, one in rest[1:])
+            if kind == "object" or {one for _, one in items} == {FunctionForm()}:
+                return ObjectForm(rest[0], items, kind == "called")
     except (TypeError, ValueError, AttributeError, IndexError) as error:
         raise ValueError(f"no form of a call: {data!r}") from error
     raise ValueError(f"no form of a call: {data!r}")

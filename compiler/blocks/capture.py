@@ -18,6 +18,7 @@ from .captured_sizes import examples, ranges, rule_of, slices
 from .functions import CalledFunctions, Result
 from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 from .overlap import apart
+from .own_state import own_writes
 from .parameters import as_call
 from .signature import Alias, BlockSignature
 from .size_rules import SizeRules, Sizes, sizes_of
@@ -101,10 +102,11 @@ class BlockToCapture(torch.nn.Module):
         functions: CalledFunctions,
         mutated: Sequence[int],
         watching: Watching,
+        last_unused: bool = False,
     ) -> None:
         super().__init__()
         self.module = block  # by the name that weights of whole modules have, too
-        self.seen = _Seen(calls, settings, sizes, functions, tuple(mutated), watching)
+        self.seen = _Seen(calls, settings, sizes, functions, tuple(mutated), watching, last_unused)
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return self.seen.call(type(self.module).forward, self.module, inputs)
@@ -121,7 +123,9 @@ class _Seen:
         functions: CalledFunctions,
         mutated: tuple[int, ...],
         watching: Watching,
+        last_unused: bool,
     ) -> None:
+        self.last_unused = last_unused
         self.watching = watching
         self.calls = calls
         self.settings = settings
@@ -143,7 +147,7 @@ class _Seen:
         options = self._recorded_options()
         returned = [*zip(self.functions.calls, self.functions.shapes(values), strict=True)]
 
-        def shape(number: int) -> Sequence[Any]:
+        def shape(number: int) -> Sequence[Any] | None:
             if not returned or returned[0][0][0] != number:
                 raise UnknownArgumentError("it calls a function in some calls and not in others")
             return returned.pop(0)[1]
@@ -153,11 +157,13 @@ class _Seen:
         args, kwargs = as_call(named)
         tensors = {number: leaf for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         versions = {number: tensor._version for number, tensor in tensors.items()}
-        written = call_tree.watched(named, calls.packages)
+        written, own_written = call_tree.watched(named, calls.packages), own_writes(block)
         with attention.capturing(options, calls.packages, block) as attended, self.watching():
             result = forward(block, *args, **kwargs)
         if written():
             raise UnknownArgumentError("it writes into a list, a dictionary or an object that it is given")
+        if own_written():
+            raise UnknownArgumentError("it writes into attributes of its own")
         if returned:
             raise UnknownArgumentError("it calls a function in some calls and not in others")
         self.attention = "called" if attended.calls else "captured"
@@ -175,7 +181,8 @@ class _Seen:
         if len(results) < len(fresh):
             raise UnknownArgumentError("a result that is a number and follows from no size")
         taken = {memory_of(one) for one in (*tensors.values(), *block.parameters(), *block.buffers())}
-        return (*_separate(results, taken), *(tensors[number] for number in self.mutated))
+        outputs = (*_separate(results, taken), *(tensors[number] for number in self.mutated))
+        return attended.before(outputs) if self.last_unused else outputs
 
     def _recorded_options(self) -> RecordedOptions:
         plain = {**_PATCHES, **self.calls.options}
@@ -247,10 +254,11 @@ def capture_block(
     sizes = SizeRules.infer(calls.records, calls.served)
     inputs, dims = examples(calls.form, sizes, device)
     mutated: tuple[int, ...] = ()
-    for _ in range(3):  # what a block changes is seen at a capture, and what it takes slices by
+    last_unused = False
+    for _ in range(4):  # a capture shows what a block changes, what it takes slices by, and which results it uses
         try:
             functions = _called_functions(calls, sizes)
-            call = BlockToCapture(block, calls, settings, sizes, functions, mutated, watching)
+            call = BlockToCapture(block, calls, settings, sizes, functions, mutated, watching, last_unused)
             with torch.no_grad(), settings.rewrites(), contiguous_where_asked():
                 program = torch.export.export(
                     call,
@@ -266,9 +274,10 @@ def capture_block(
                 f"The block could not be captured as one graph ({in_brief(error)}); it runs eager instead."
             ) from error
         bounded = sizes.bounded(slices(program, sizes), [*calls.records, *calls.served])
-        if (call.seen.changed, bounded.bounds) == (mutated, sizes.bounds):
+        unused = last_unused or attention.last_is_unused(program)
+        if (call.seen.changed, bounded.bounds, unused) == (mutated, sizes.bounds, last_unused):
             break
-        mutated, sizes = call.seen.changed, bounded
+        mutated, sizes, last_unused = call.seen.changed, bounded, unused
     lifted = [name for name in program.constants if name not in dict(call.named_buffers())]
     if lifted:
         raise CaptureError(f"The block's code makes a constant tensor ({lifted[0]}) that is no weight; it runs eager.")

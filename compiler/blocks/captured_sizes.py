@@ -34,7 +34,7 @@ def examples(
 
 
 def rule_of(number: Any, values: Sequence[Any]) -> Rule | None:
-    """Return the rule by which a whole number of a capture follows from the symbols; None: there is no simple one.
+    """Return the rule by which a whole number of a capture follows from the symbols, or None.
 
     Args:
         number: a symbolic one, or one that the block's code knows.
@@ -45,7 +45,9 @@ def rule_of(number: Any, values: Sequence[Any]) -> Rule | None:
     wanted = number.node.expr
     symbols = [one.node.expr if isinstance(one, torch.SymInt) else one for one in values]
     points = [[(n + 2) ** 2 + 97 * (point + 1) + 13 * n * point for n in range(len(values))] for point in range(3)]
-    tried = [{one: value for one, value in zip(symbols, point, strict=True) if not isinstance(one, int)} for point in points]
+    tried = [
+        {one: value for one, value in zip(symbols, point, strict=True) if not isinstance(one, int)} for point in points
+    ]
     if not all(wanted.subs(point).is_Integer for point in tried):
         return None  # it depends on something else
     columns = [[point.get(one, one) for point in tried] for one in symbols]

@@ -14,7 +14,7 @@ import math
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -24,15 +24,16 @@ from .size_rules import Rule, SizeRules, Sizes
 _DEEPEST = 3  # containers and functions in each other that are looked into
 
 Function: TypeAlias = Callable[..., Any]
-Result: TypeAlias = "tuple[int, tuple[int, ...] | None]"  # which function; the result's shape, None: it is no tensor
+Shape: TypeAlias = "tuple[int, ...] | Literal['nothing', 'other']"  # of a result: a tensor's, nothing, something else
+Result: TypeAlias = "tuple[int, Shape]"  # which function; what it returned
 
 
 @dataclass(frozen=True)
 class CalledFunctions:
     """The calls of functions in one call of a block, in their order: the number of each function, and the rules of its
-    result's sizes."""
+    result's sizes; None: it returns nothing."""
 
-    calls: tuple[tuple[int, tuple[Rule, ...]], ...] = ()
+    calls: tuple[tuple[int, tuple[Rule, ...] | None], ...] = ()
 
     @classmethod
     def infer(cls, sizes: SizeRules, records: Sequence[tuple[Sizes, Sequence[Result]]]) -> CalledFunctions:
@@ -49,34 +50,43 @@ class CalledFunctions:
         if len(ways) != 1:
             raise UnknownArgumentError("it calls a function in some calls and not in others")
         columns = [tuple(leaves[leaf][dim] for leaves, _ in records) for leaf, dim in sizes.symbols]
-        calls = []
+        calls: list[tuple[int, tuple[Rule, ...] | None]] = []
         for position, (number, dims) in enumerate(ways.pop()):
-            if dims is None:
+            if dims == "nothing":
+                calls.append((number, None))
+                continue
+            if dims == "other":
                 raise UnknownArgumentError("a function that it is given returns no tensor like the first one it takes")
-            shapes = [results[position][1] or () for _, results in records]
-            rules = [Rule.of([shape[dim] for shape in shapes], columns) for dim in range(dims)]
+            shapes = [results[position][1] for _, results in records]
+            rules = [Rule.of([int(shape[dim]) for shape in shapes], columns) for dim in range(dims)]
             rules_of_dims = tuple(rule for rule in rules if rule is not None)
             if len(rules_of_dims) < dims:
                 raise UnknownArgumentError("the sizes of what a function returns follow no rule")
             calls.append((number, rules_of_dims))
         return cls(tuple(calls))
 
-    def shapes(self, values: Sequence[int]) -> list[list[int]]:
+    def shapes(self, values: Sequence[int]) -> list[list[int] | None]:
         """Return the shape of each result. `values`: of the symbols; symbolic ones give symbolic shapes."""
-        return [[rule.value(values) for rule in rules] for _, rules in self.calls]
+        return [None if rules is None else [rule.value(values) for rule in rules] for _, rules in self.calls]
 
     def to_json(self) -> list[Any]:
         """Return everything, JSON-ready."""
-        return [[number, *(rule.to_json() for rule in rules)] for number, rules in self.calls]
+        return [
+            [number, *([None] if rules is None else (rule.to_json() for rule in rules))] for number, rules in self.calls
+        ]
 
     @classmethod
     def from_json(cls, data: Any) -> CalledFunctions:
         """Read what `to_json` made. Raises TypeError or ValueError: it is something else."""
-        return cls(tuple((int(number), tuple(map(Rule.from_json, rules))) for number, *rules in data))
+        return cls(
+            tuple(
+                (int(number), None if rules == [None] else tuple(map(Rule.from_json, rules))) for number, *rules in data
+            )
+        )
 
 
-def _dims(shape: Sequence[int] | None) -> int | None:
-    return None if shape is None else len(shape)
+def _dims(shape: Shape) -> int | Literal["nothing", "other"]:
+    return len(shape) if isinstance(shape, tuple) else shape
 
 
 def noting(functions: Sequence[Function], results: list[Result], packages: Sequence[str]) -> list[Function]:
@@ -88,7 +98,8 @@ def noting(functions: Sequence[Function], results: list[Result], packages: Seque
             first = next(iter(tensors_of(args, kwargs, packages)), None)
             like = None if first is None else (first.dtype, first.device)
             is_like = isinstance(result, torch.Tensor) and (result.dtype, result.device) == like
-            results.append((number, tuple(result.shape) if is_like else None))
+            nothing = result is None and first is not None
+            results.append((number, tuple(result.shape) if is_like else "nothing" if nothing else "other"))
             return result
 
         return call
@@ -106,16 +117,17 @@ def tensors_of(args: Sequence[Any], kwargs: dict[str, Any], packages: Sequence[s
         yield from (one for one in leaves if isinstance(one, torch.Tensor))
 
 
-def folding(count: int, shapes: Sequence[Sequence[int]], packages: Sequence[str]) -> list[Function]:
+def folding(count: int, shapes: Sequence[Sequence[int] | None], packages: Sequence[str]) -> list[Function]:
     """Return so many functions that fold what they are given, for one call of a block.
 
     Args:
-        shapes: of their results, in the order of their calls.
+        shapes: of their results, in the order of their calls; None: nothing is returned.
     """
     left = iter(shapes)
 
-    def call(*args: Any, **kwargs: Any) -> torch.Tensor:
-        return fold([*tensors_of(args, kwargs, packages)], next(left))
+    def call(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+        shape = next(left)
+        return None if shape is None else fold([*tensors_of(args, kwargs, packages)], shape)
 
     return [call] * count
 

@@ -27,6 +27,7 @@ from .call_tree import (
     TensorForm,
     leaf_forms,
 )
+from .methods import methods_of
 from .size_rules import LeafDim, Rule, sizes_of
 
 _BRACKETS = {"list": ("[", "]"), "tuple": ("(", ",)")}
@@ -143,9 +144,13 @@ class _Matching(_Code):
                 keys = self.name([name for name, _ in items])
                 self._unless(f"type({v}) is {self.name(dict)} and [*{v}] == {keys}")
                 self._parts([one for _, one in items], f"{v}.values()")
-            case ObjectForm(cls, items):
+            case ObjectForm(cls, items, called):
                 class_name = self.name(_class(cls))
                 self._unless(f"type({v}) is {class_name} or {self.name(has_class)}({v}, {self.name(cls)})")
+                if called:
+                    package, names = cls.partition(":")[0].partition(".")[0], tuple(name for name, _ in items)
+                    self._unless(f"{self.name(methods_of)}({v}, {self.name((package,))}) == {self.name(names)}")
+                    return
                 self._unless(f"not {self.name(call_tree.has_more)}({v}, {self.name({name for name, _ in items})})")
                 get = self.name(getattr)
                 values = ", ".join(f"{get}({v}, {self.name(name)}, None)" for name, _ in items)

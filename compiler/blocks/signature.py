@@ -16,7 +16,7 @@ from .matching import finisher
 from .option_reads import OptionGuards
 from .size_rules import Rule, SizeRules
 
-# What a leaf of the results is: a leaf of the arguments by its number, a whole number that follows from sizes, or, None,
+# What a leaf of the results is: a leaf of the arguments by its number, a whole number that follows from sizes; None:
 # what the graph returns.
 Alias: TypeAlias = "int | Rule | None"
 

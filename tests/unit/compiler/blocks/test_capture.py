@@ -215,6 +215,37 @@ class Leaving(toy_blocks.Single):
         return vec.kept * 2
 
 
+class Keeping(toy_blocks.Single):
+    """Keeps what it computes for its next call."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.items: list[Any] = []
+        self.kept: dict[str, Any] = {"keys": {}}
+        self.register_buffer("count", torch.zeros(()))
+
+    @staticmethod
+    def keep(block: Any, y: Any) -> None:
+        block.last = y
+
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        y = super().forward(x, vec, start, **kwargs)
+        self.keep(self, y)
+        return y
+
+
+class KeepingInAList(Keeping):
+    keep = staticmethod(lambda block, y: block.items.append(y))
+
+
+class KeepingInADictionary(Keeping):
+    keep = staticmethod(lambda block, y: block.kept["keys"].update(first=y))
+
+
+class KeepingInABuffer(Keeping):
+    keep = staticmethod(lambda block, y: block.count.add_(1))
+
+
 class Telling(toy_blocks.Single):
     def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
         return x + 1, 7 + x.shape[0] % 3
@@ -265,6 +296,7 @@ class OfAWeight(Returning):
         (Filling, "writes into a list, a dictionary or an object"),
         (Leaving, "writes into a list, a dictionary or an object"),
         (Telling, "number"),
+        *((cls, "of its own") for cls in (Keeping, KeepingInAList, KeepingInADictionary, KeepingInABuffer)),
         *(
             (cls, "shares memory")
             for cls in (OneTwice, AndAView, Overlapping, InTurns, Transposed, OfAnArgument, OfAWeight)

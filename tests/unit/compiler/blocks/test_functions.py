@@ -77,7 +77,8 @@ def test_sizes_of_results_follow_rules() -> None:
         ([((0, (2,)),), ((0, (2,)), (0, (2,))), ((0, (2,)),)], "in some calls"),
         ([((0, (2,)),), ((1, (2,)),), ((0, (2,)),)], "in some calls"),
         ([((0, (2,)),), ((0, (2, 1)),), ((0, (2,)),)], "in some calls"),
-        ([((0, None),)] * 3, "returns no tensor"),
+        ([((0, "other"),)] * 3, "returns no tensor"),
+        ([((0, "nothing"),), ((0, (2,)),), ((0, "nothing"),)], "in some calls"),
         ([((0, (17,)),), ((0, (4,)),), ((0, (99,)),)], "no rule"),
     ],
 )
@@ -93,7 +94,18 @@ def test_what_functions_return_is_noted() -> None:
     for function in (same, two, half, same):
         function(x)
     assert same(torch.ones(1)).shape == (1,)
-    assert results == [(0, (2, 3)), (2, None), (1, None), (0, (2, 3)), (0, (1,))]
+    assert results == [(0, (2, 3)), (2, "other"), (1, "other"), (0, (2, 3)), (0, (1,))]
+
+
+def test_a_function_may_return_nothing() -> None:
+    results: list[Any] = []
+    noting([lambda x: None], results, ())[0](torch.ones(2))
+    assert results == [(0, "nothing")]
+    called = CalledFunctions.infer(RULES, [(sizes, ((0, "nothing"), (1, (3,)))) for sizes in RECORDS])
+    assert called.shapes([9, 10, 2]) == [None, [3]]
+    assert CalledFunctions.from_json(json.loads(json.dumps(called.to_json()))) == called
+    first, second = folding(2, [None, (3,)], ())
+    assert first(torch.ones(2)) is None and second(torch.ones(2)).shape == (3,)
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (2, 3), (7,), (), (2, 0)])
