@@ -11,6 +11,7 @@ import copyreg
 import io
 import pickle
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -28,10 +29,16 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, module: torch.nn.Module, composites: Composites) -> None:
         super().__init__(file, protocol=4)
         self._referenced = fingerprint.referenced_names(module)
+        self._modules = {type(child).__module__ for child in module.modules()}
         self._composites = composites
 
     def reducer_override(self, obj: Any) -> Any:
         cls = type(obj)
+        if isinstance(obj, FunctionType) and "<locals>" in obj.__qualname__ and obj.__module__ in self._modules:
+            raise CaptureError(
+                f"The model's own code keeps a function that exists in this process alone ({obj.__qualname__}), "
+                "which the compiler cannot be given; it runs eager."
+            )
         if isinstance(obj, torch.Tensor):
             return self._composite(obj)
         # Since torch 2.14 every module has a `__getstate__` of torch's own.

@@ -101,5 +101,13 @@ def _never_one(program: torch.export.ExportedProgram) -> set[Any]:
         condition = getattr(node.args[0], "meta", {}).get("val")
         if isinstance(condition, torch.SymBool):
             expression = condition.node.expr
-            symbols |= {one for one in expression.free_symbols if str(expression.subs(one, 1)) == "False"}
+            symbols |= {one for one in expression.free_symbols if _fails_at_one(expression, one)}
     return symbols
+
+
+def _fails_at_one(expression: Any, symbol: Any) -> bool:
+    """Whether a condition does not hold where a symbol is 1; a size of 1 may have no patches, by which it divides."""
+    try:
+        return str(expression.subs(symbol, 1)) == "False"
+    except ZeroDivisionError:
+        return True

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from ...compiler.blocks.capture import Settings
 from ..comfyui import contract
@@ -33,8 +35,12 @@ def _rewrites() -> Iterator[None]:
     from comfy import model_management
 
     like = torch.empty(0, device=model_management.get_torch_device())
-    with plain_rotations(), gathered_modulation(), gathered_timesteps(), products(), one_path(like):
-        yield
+    rewrites = plain_rotations, gathered_modulation, gathered_timesteps, whole_sequences, whole_images, products
+    with contextlib.ExitStack() as lasting:
+        for rewrite in rewrites:
+            lasting.enter_context(rewrite())
+        with one_path(like), SpacedNumbers():
+            yield
 
 
 @contextlib.contextmanager
@@ -104,6 +110,84 @@ def gathered_timesteps() -> Iterator[None]:
         yield
     finally:
         wan.repeat_e = before
+
+
+class SpacedNumbers(TorchFunctionMode):
+    """Has `torch.linspace` give as many numbers as a size says that varies, of which it fixes the value."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        numbers = dict(zip(("start", "end", "steps"), args, strict=False)) | (kwargs or {})
+        if func is not torch.linspace or not isinstance(numbers["steps"], torch.SymInt):
+            return func(*args, **(kwargs or {}))
+        start, end, steps = (numbers.pop(name) for name in ("start", "end", "steps"))
+        return (
+            torch.arange(steps, **{"dtype": torch.float32, **numbers}) / torch.sym_max(steps - 1, 1) * (end - start)
+            + start
+        )
+
+
+@contextlib.contextmanager
+def whole_sequences() -> Iterator[None]:
+    """Have Kandinsky 5 compute a sequence of any length at once.
+
+    The host's code computes one beyond some length in chunks, with the same result: its graph would serve others alone.
+    """
+    if contract.missing(contract.KANDINSKY):
+        yield
+        return
+    from comfy.ldm.kandinsky5 import model as kandinsky
+
+    classes: tuple[Any, ...] = (kandinsky.SelfAttention, kandinsky.FeedForward)
+    before = [cls.forward for cls in classes]
+    for cls in classes:
+        cls.forward = _as_a_short_one(cls.forward)
+    try:
+        yield
+    finally:
+        for cls, forward in zip(classes, before, strict=True):
+            cls.forward = forward
+
+
+def _as_a_short_one(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward that calls `_forward` whatever the length, as the host's does where it is short.
+
+    The host's runs all the same: a graph is right as long as it is what it was.
+    """
+
+    def taken(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        whole = SimpleNamespace(_forward=lambda _, *more, **named: self._forward(x, *more, **named))
+        return forward(whole, SimpleNamespace(shape=(1, 1)), *args, **kwargs)
+
+    return taken
+
+
+@contextlib.contextmanager
+def whole_images() -> Iterator[None]:
+    """Have PixelDiT's blocks of pixels compute all patches of an image at once.
+
+    The host's code does so in a few chunks, by a loop whose steps are numbers: its graph would serve one size.
+    """
+    if contract.missing(contract.PIXELDIT):
+        yield
+        return
+    from comfy.ldm.pixeldit import modules
+
+    space: Any = modules
+    space.range, space.min = _one_step, _to_the_end
+    try:
+        yield
+    finally:
+        del space.range, space.min
+
+
+def _one_step(*bounds: Any) -> Any:
+    """`range`, of one step where its end is a size that varies."""
+    return range(*bounds) if not any(isinstance(one, torch.SymInt) for one in bounds) else bounds[:1]
+
+
+def _to_the_end(*ends: Any) -> Any:
+    """`min` of the end of a step and of all, of which the first is not known where there is one step."""
+    return min(ends) if not any(isinstance(one, torch.SymInt) for one in ends) else ends[-1]
 
 
 def _of_each_token(e: Any, x: Any) -> Any:

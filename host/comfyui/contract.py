@@ -141,6 +141,13 @@ MINIMAX = (
     Use("comfy.ldm.minimax.model._mod_gate", ("x", "gate", "other", "segments")),
 )
 WAN = (Use("comfy.ldm.wan.model.repeat_e", ("e", "x")),)
+KANDINSKY = (
+    Use("comfy.ldm.kandinsky5.model.SelfAttention.forward", ("x", "freqs", "transformer_options")),
+    Use("comfy.ldm.kandinsky5.model.SelfAttention._forward", ("x", "freqs", "transformer_options")),
+    Use("comfy.ldm.kandinsky5.model.FeedForward.forward", ("x",)),
+    Use("comfy.ldm.kandinsky5.model.FeedForward._forward", ("x",)),
+)
+PIXELDIT = (Use("comfy.ldm.pixeldit.modules.PiTBlock.forward", ("x", "s_cond", "image_height", "image_width")),)
 # An activation before a quantised layer, which some of its products compute on the way.
 ACTIVATED = (
     Use("comfy.ops.linear_input_act", ("linear", "x", "input_act")),

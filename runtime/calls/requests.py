@@ -26,7 +26,7 @@ _LABELS: Mapping[Any, str] = {"called": ", attention called"}
 def block_request(
     client: Client, block: torch.nn.Module, architecture: str, shapes: dict[str, Any], dtype: str, device: torch.device
 ) -> Request | Refused:
-    """Make the request for the graph that serves a block's calls of one form, at any size.
+    """Make the request for the graph that serves a block's calls of one form, at those sizes that its capture admits.
 
     Args:
         architecture: the block's digest.
@@ -44,7 +44,7 @@ def block_request(
             key=GraphKey(COMPONENT, architecture, shapes, dtype, candidate.name, target),
             source=context.source,
             shapes=ShapeRange((), ()),
-            label=f"{type(block).__name__}, any size"
+            label=type(block).__name__
             + _LABELS.get(shapes.get("attention"), "")
             + (", other sizes of 1" if "ones" in shapes else ""),
             module=block,

@@ -50,6 +50,21 @@ def test_a_function_local_to_another_pack_is_refused() -> None:
         skeleton.dump(module)
 
 
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = lambda x: 2 * x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale(x)
+
+
+def test_a_local_function_of_the_models_own_code_is_blamed_on_nobody_else() -> None:
+    with pytest.raises(CaptureError, match=r"own code.*<locals>") as raised:
+        skeleton.dump(Scaled())
+    assert "custom node" not in str(raised.value)
+
+
 def test_a_weight_of_a_foreign_tensor_class_is_refused() -> None:
     class Quantized(torch.Tensor):
         pass
