@@ -49,9 +49,10 @@ def test_a_newer_host_has_what_only_some_models_or_hosts_need(name: str) -> None
     assert contract.missing(FOR_SOME[name]) == ()
 
 
-def test_a_plan_begins_unless_plans_are_off() -> None:
+def test_a_plan_begins_unless_plans_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
     from comfy import model_prefetch
 
+    newer_host.plan_on_any_device(monkeypatch)
     plans = memory_plans.MemoryPlans(newer_host.CPU)
     for _ in range(2):  # the first one of a thread, and one that follows it
         with memory_plans.off(newer_host.CPU) as would_plan:
@@ -136,3 +137,21 @@ def test_graphs_call_what_layers_prefer(counters: Counters) -> None:
         report = status.last_runs[NODE].to_json()["blocks"]
         assert (report["calls"], report["eager_codes"]) == (6, {}), status.last_runs[NODE].text()
     assert counters.compiles == 2
+
+
+class Renamed(preferring.Block):
+    """Takes the options as Prism's blocks do."""
+
+    def forward(self, x: Any, shift: Any, options: Any) -> Any:
+        return super().forward(x, shift, transformer_options=options)
+
+
+def test_blocks_that_name_the_options_otherwise_run_eager(counters: Counters) -> None:
+    model = preferring.load()
+    for block in model.model.diffusion_model.blocks:
+        block.__class__ = Renamed
+    found = sampled(model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), NODE)[0])
+    assert torch.equal(found, sampled(model))
+    report = status.last_runs[NODE].to_json()["blocks"]
+    assert (report["calls"], {*report["eager_codes"]}) == (0, {"block_argument"})
+    assert counters.compiles == 0

@@ -1,7 +1,6 @@
 """What newer releases of ComfyUI have, for tests against one that lacks it.
 
-What the host has itself is left as it is: the same tests tell of a newer host which name went. Only that its memory
-plans are made on this machine, too, is made up: they are for CUDA.
+What the host has itself is left as it is: the same tests tell of a newer host which name went.
 """
 
 from __future__ import annotations
@@ -62,15 +61,10 @@ def put(patch: pytest.MonkeyPatch) -> None:
 
 
 def _put_plans(patch: pytest.MonkeyPatch) -> None:
-    from comfy import memory_management, model_management, model_prefetch
+    from comfy import model_prefetch
     from comfy.cli_args import args
 
     if version() >= PLANS:
-        import comfy_aimdo.malloc_graph
-
-        patch.setattr(comfy_aimdo.malloc_graph, "record", lambda *args: Recorded())
-        patch.setattr(memory_management, "aimdo_enabled", True)
-        patch.setattr(model_management, "is_device_cuda", lambda device: True)
         return
     plans: dict[int, Any] = {}
 
@@ -91,6 +85,19 @@ def _put_plans(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(model_prefetch, "malloc_graph_enabled", enabled, raising=False)
     patch.setattr(model_prefetch, "malloc_graph_begin", begin, raising=False)
     patch.setattr(model_prefetch, "malloc_graph_end", end, raising=False)
+
+
+def plan_on_any_device(patch: pytest.MonkeyPatch) -> None:
+    """Have the host's own plans, which are for CUDA, begin and end on this machine, too."""
+    if version() < PLANS:
+        return
+    import comfy_aimdo.malloc_graph
+    from comfy import memory_management, model_management
+
+    patch.setattr(comfy_aimdo.malloc_graph, "record", lambda *args: Recorded())
+    patch.setattr(memory_management, "aimdo_enabled", True)
+    patch.setattr(model_management, "is_device_cuda", lambda device: True)
+    patch.setattr(model_management, "current_stream", lambda device: None)
 
 
 def _put_preferences(patch: pytest.MonkeyPatch) -> None:

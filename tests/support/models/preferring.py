@@ -64,7 +64,7 @@ class Model(torch.nn.Module):
         tokens = self.enter(x.flatten(2).transpose(1, 2))
         shift = timesteps[:, None, None].to(tokens) * context.mean(dim=(1, 2), keepdim=True)
         for block in self.blocks:
-            tokens = block(tokens, shift, transformer_options=transformer_options)
+            tokens = block(tokens, shift, transformer_options)
         return self.leave(tokens).transpose(1, 2).reshape(batch, 4, height, width)
 
 

@@ -22,6 +22,7 @@ LISTED = {
         contract.FAST,
         contract.PLANNING,
         contract.PLANS,
+        contract.PLAN_OPTION,
         contract.PREFERRED,
         contract.QUANTISED,
         contract.STREAMING,
