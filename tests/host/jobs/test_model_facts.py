@@ -18,7 +18,7 @@ from onegraph.host.jobs.explain import model_findings
 from onegraph.host.jobs.model_facts import facts
 from onegraph.host.jobs.sampled_models import SampledModel
 from onegraph.host.weights import eligibility, weightless
-from onegraph.runtime.guards.module_guard import GuardCache
+from onegraph.runtime.guards.guard_cache import GuardCache
 
 DIT_FILES = [(name, layers) for name in dit_files.SIZES for layers in ("", "fp8 scaled", "int8 convrot")]
 

@@ -15,7 +15,7 @@ from support.models.toy_runs import Reported
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.calls.run import Run
 from onegraph.runtime.calls.session import BlockRun
-from onegraph.runtime.guards.module_guard import GuardCache
+from onegraph.runtime.guards.guard_cache import GuardCache
 from onegraph.runtime.obtain import registry as registries
 from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
