@@ -249,13 +249,13 @@ _OTHERS = {
     "sd 3.5": Family(DITS["sd 3.5"], picture(16)),
     "kandinsky 5 image": Family(
         Dit("Kandinsky5Image", {**_KANDINSKY, "visual_embed_dim": 64, "rope_scale_factor": (1.0, 1.0, 1.0)}),
-        picture(16), (sd3(3.0),), pooled(24),
+        picture(16), (sd3(3.0),), pooled(24), promised="some", codes=("block_sizes",),
     ),
-    "pixeldit": Family(Dit("PixelDiTT2I", _PIXELDIT), PIXELS),
+    "pixeldit": Family(Dit("PixelDiTT2I", _PIXELDIT), PIXELS, promised="some", codes=("waits_for_change",)),
     "pid": Family(
         Dit("PiD", {**_PIXELDIT, "image_model": "pid", "lq_hidden_dim": 32, "lq_latent_channels": 16,
                     "latent_spatial_down_factor": 8}),
-        PIXELS, (), _upscaled,
+        PIXELS, (), _upscaled, promised="none", codes=("waits_for_change",),
     ),
 }  # fmt: skip
 

@@ -261,7 +261,9 @@ VIDEOS: dict[str, Family] = {
         _HUNYUAN_15, video(32), (sd3(7.0), cfg_guider), both(concat(32, masked=True), clip_vision(9, 40))
     ),
     "hunyuan video 1.5": Family(_HUNYUAN_15, video(32), (sd3(7.0), cfg_guider)),
-    "kandinsky 5 video": Family(Dit("Kandinsky5", KANDINSKY), video(16), (sd3(5.0),), pooled(24)),
+    "kandinsky 5 video": Family(
+        Dit("Kandinsky5", KANDINSKY), video(16), (sd3(5.0),), pooled(24), promised="some", codes=("block_sizes",)
+    ),
     "cogvideox inpaint": Family(
         Dit("CogVideoX_Inpaint",
             {"image_model": "cogvideox", "num_attention_heads": 4, "attention_head_dim": 32, "in_channels": 48,
