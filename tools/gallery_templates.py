@@ -138,6 +138,8 @@ RULES = (
     Rule("seedvr2", "seedvr 2"),
     Rule("acestep_v1.5|ace_step_1.5", "ace-step 1.5"),
     Rule("ace_step_v1", "ace-step 1"),
+    Rule("sd_xl_refiner", "sdxl refiner"),
+    Rule("sd_xl_(base|turbo)", "sdxl"),
     Rule("hunyuan3d-dit-v2-mv", "hunyuan3d 2 mv turbo"),
     Rule("hunyuan3d-dit-v2", "hunyuan3d 2"),
     Rule("hunyuan_3d_v2.1", "hunyuan3d 2.1"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from headless import models
 
 from ..dit_matrix import around, inside, steering, weights
 from ..dit_matrix.sampling import Sampling, node, settings
@@ -202,11 +203,12 @@ _OTHERS = {
         (node("nodes_model_advanced", "ModelNoiseScale", noise_scale=8.0),
          node("nodes_hidream_o1", "HiDreamO1PatchSeamSmoothing", start_percent=0.0, end_percent=1.0,
               pattern="single_shift", blend="average", passes="2", strength=1.0)),
-        _tokens,
+        _tokens, promised="none", codes=("waits_for_change",),
     ),
     "hidream o1 dev": Family(
         Dit("HiDreamO1", _HIDREAM_O1), ((3, 128, 160), (3, 96, 128)),
         (node("nodes_model_advanced", "ModelNoiseScale", noise_scale=7.5), _NO_CFG), _tokens, graphs="hidream o1",
+        promised="none", codes=("waits_for_change",),
     ),
     "omnigen 2": Family(Dit("Omnigen2", _OMNIGEN), picture(16), (dual_cfg_guider,), text_mask),
     "omnigen 2 edit": Family(
@@ -247,15 +249,24 @@ _OTHERS = {
     "sd 3.5": Family(DITS["sd 3.5"], picture(16)),
     "kandinsky 5 image": Family(
         Dit("Kandinsky5Image", {**_KANDINSKY, "visual_embed_dim": 64, "rope_scale_factor": (1.0, 1.0, 1.0)}),
-        picture(16), (sd3(3.0),), pooled(24),
+        picture(16), (sd3(3.0),), pooled(24), promised="some", codes=("block_sizes",),
     ),
-    "pixeldit": Family(Dit("PixelDiTT2I", _PIXELDIT), PIXELS),
+    "pixeldit": Family(Dit("PixelDiTT2I", _PIXELDIT), PIXELS, promised="some", codes=("waits_for_change",)),
     "pid": Family(
         Dit("PiD", {**_PIXELDIT, "image_model": "pid", "lq_hidden_dim": 32, "lq_latent_channels": 16,
                     "latent_spatial_down_factor": 8}),
-        PIXELS, (), _upscaled,
+        PIXELS, (), _upscaled, promised="none", codes=("waits_for_change",),
     ),
 }  # fmt: skip
 
+
+def _unet(config: str, name: str, width: int) -> Family:
+    """A UNet, which is one graph as a whole."""
+    sizes = {**models._COMMON, **models.config(name), "num_heads": -1, "num_head_channels": 32}
+    return Family(Dit(config, sizes, width=width), picture(4), conds=pooled(1280), tokens=((77, 77), (77, 77)))
+
+
+_UNETS = {"sdxl": _unet("SDXL", "tiny_sdxl", 2048), "sdxl refiner": _unet("SDXLRefiner", "tiny_refiner", 1280)}
+
 KANDINSKY = _KANDINSKY
-IMAGES: dict[str, Family] = {**_FLUXES, **_QWENS, **_OTHERS}
+IMAGES: dict[str, Family] = {**_FLUXES, **_QWENS, **_OTHERS, **_UNETS}

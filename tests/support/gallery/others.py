@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ def _views(count: int) -> Conds:
 
 
 def _tonemap(sampling: Sampling) -> None:
+    importlib.import_module("comfy_extras.nodes_post_processing")  # as the host does before: they import each other
     operation = result_of("nodes_latent", "LatentOperationTonemapReinhard", multiplier=1.0)
     node("nodes_latent", "LatentApplyOperationCFG", operation=operation)(sampling)
 
@@ -68,12 +70,13 @@ OTHERS: dict[str, Family] = {
             {"image_model": "hunyuan3d2_1", "in_channels": 64, "context_dim": WIDTH, "hidden_size": 128,
              "num_heads": 4, "depth": 8, "qkv_bias": False, "guidance_cond_proj_dim": None, "num_moe_layers": 2,
              "num_experts": 4}),
-        _POINTS, (aura(1.0),), tokens=_SAME_LENGTH,
+        _POINTS, (aura(1.0),), tokens=_SAME_LENGTH, promised="some", codes=("waits_for_change",),
     ),
     "triposplat": Family(
         Dit("TripoSplat",
             {"image_model": "triposplat", "q_token_length": 64, "model_channels": 128, "cond_channels": WIDTH,
              "num_blocks": 3, "num_refiner_blocks": 2, "num_head_channels": 32, "cond2_channels": 128}),
         ((64, 16), (64, 16)), (), _views(1), audio=((1, 5), (1, 5)), tokens=((21, 21), (21, 21)),
+        promised="some", codes=("block_recorded",),
     ),
 }  # fmt: skip

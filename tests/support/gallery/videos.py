@@ -149,7 +149,7 @@ _LTX_23 = Dit(
     width=128 + 64,
 )  # fmt: skip
 _LTX_SIZES: dict[str, Any] = {
-    "sizes": ((128, 3, 8, 6), (128, 2, 6, 8)), "audio": ((8, 9, 16), (8, 9, 16)), "conds": fixed(frame_rate=25),
+    "sizes": ((128, 3, 8, 6), (128, 2, 6, 8)), "audio": ((8, 11, 16), (8, 7, 16)), "conds": fixed(frame_rate=25),
 }  # fmt: skip
 _LTX_NODES = (cfg_guider, settings(steps=3))
 _LTXV = Dit(
@@ -212,7 +212,7 @@ _WANS = {
         wan("WAN21_HuMo", model_type="humo", in_dim=36), video(16), (sd3(8.0),), both(_human, references(1, frames=1))
     ),
     "wan animate": Family(
-        wan("WAN22_Animate", model_type="animate", in_dim=36, num_layers=10), video(16), (sd3(8.0),),
+        wan("WAN22_Animate", model_type="animate", in_dim=36, num_layers=10), video(16), (sd3(8.0), settings(steps=1)),
         both(_SEEN, _performer),
     ),
     "wan scail 2": Family(
@@ -236,7 +236,7 @@ _WANS = {
     ),
     "wan causal": Family(
         wan("WAN21_CausalAR_T2V"), video(16), (sd3(5.0), around.basic_guider, ar_video, _NO_CFG),
-        promised="none", codes=("block_writes",),
+        promised="none", codes=("block_recorded", "block_writes"),
     ),
 }  # fmt: skip
 
@@ -261,7 +261,9 @@ VIDEOS: dict[str, Family] = {
         _HUNYUAN_15, video(32), (sd3(7.0), cfg_guider), both(concat(32, masked=True), clip_vision(9, 40))
     ),
     "hunyuan video 1.5": Family(_HUNYUAN_15, video(32), (sd3(7.0), cfg_guider)),
-    "kandinsky 5 video": Family(Dit("Kandinsky5", KANDINSKY), video(16), (sd3(5.0),), pooled(24)),
+    "kandinsky 5 video": Family(
+        Dit("Kandinsky5", KANDINSKY), video(16), (sd3(5.0),), pooled(24), promised="some", codes=("block_sizes",)
+    ),
     "cogvideox inpaint": Family(
         Dit("CogVideoX_Inpaint",
             {"image_model": "cogvideox", "num_attention_heads": 4, "attention_head_dim": 32, "in_channels": 48,
@@ -272,5 +274,6 @@ VIDEOS: dict[str, Family] = {
     "seedvr 2": Family(
         Dit("SeedVR2", _UPSCALER, width=5120), video(16), (_NO_CFG,),
         _like(1, 17, None, None, None, name="condition", listed=False), features=_seedvr,
+        promised="none", codes=("block_argument",),
     ),
 }  # fmt: skip
