@@ -71,6 +71,10 @@ class TooManyKinds(Reason):
     most: int
 
 
+class BlocksNotCalled(Reason):
+    sentence = "the model calls its blocks by other methods than forward, which no graph replaces"
+
+
 class OuterReplaced(Reason):
     sentence = "the forward of {model} was replaced, so that its calls cannot be repeated for a compile"
     model: str

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...common import memory
+from ...common import memory, reasons
 from ...common.reasons import Reason
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class RunReport:
         instead_of: why a graph that was there could not be loaded, so that this run compiled another.
         rule: of a VAE, the rule for changing resolutions that applied, and why.
         blocks: of a model whose blocks are compiled. A call of such a model is compiled if one of its blocks is.
+        without_blocks: calls of such a model that called no block by its forward.
     """
 
     label: str = ""
@@ -159,6 +160,7 @@ class RunReport:
     instead_of: Reason | None = None
     rule: str = ""
     blocks: BlockReport = field(default_factory=BlockReport)
+    without_blocks: int = 0
     _second_start: float = 0.0
 
     @property
@@ -188,7 +190,7 @@ class RunReport:
 
     def restart(self) -> None:
         """Count from the beginning: the calls so far are done once more in another way."""
-        self.compiled_calls, self._second_start = 0, 0.0
+        self.compiled_calls, self.without_blocks, self._second_start = 0, 0, 0.0
         self.eager.clear()
 
     def finish(self) -> None:
@@ -199,7 +201,9 @@ class RunReport:
     def text(self) -> str:
         """What the node shows."""
         if not self.compiled_calls:
-            return "eager: " + "; ".join(self.eager_texts) if self.eager else "stopped before the first step was done"
+            if self.eager or self.without_blocks:
+                return "eager: " + "; ".join(self.eager_texts or (reasons.BlocksNotCalled().text,))
+            return "stopped before the first step was done"
         if self.blocks.of:
             return self.blocks.text()
         if self.compile_s is not None:

@@ -132,6 +132,8 @@ class BlockRun:
             report.compiled_calls += 1
         elif self._eager:
             report.eager[self._eager.most_common(1)[0][0]] += 1
+        else:  # a cache of steps may have left all of them out
+            report.without_blocks += 1
         report.blocks.eager += self._eager
 
     def _prepare(self, lasting: contextlib.ExitStack) -> None:

@@ -183,6 +183,29 @@ def test_a_forward_of_somebody_else_is_left_alone(engine: Registry) -> None:
     torch.testing.assert_close(found, runs.model(*toy_blocks.call(*FIRST), {}), rtol=1e-4, atol=1e-5)
 
 
+def test_blocks_that_are_called_by_another_method_are_told_of(engine: Registry) -> None:
+    class Single(toy_blocks.Single):
+        computed = toy_blocks.Single.forward
+
+    class Model(toy_blocks.Model):
+        def forward(self, x: Any, *rest: Any) -> Any:
+            tokens = self.enter(x.flatten(2).transpose(1, 2))
+            modulation = toy_blocks.Modulation(tokens.mean(1), tokens.mean(1))
+            for block in self.singles:
+                tokens = block.computed(tokens, modulation, transformer_options={})
+            return tokens
+
+    model = Model()
+    model.singles = torch.nn.ModuleList([Single(16) for _ in range(3)])
+    runs = Runs(model.eval().requires_grad_(False))
+    assert runs.run.report.text() == "stopped before the first step was done"
+    for _ in range(2):
+        runs(*FIRST)
+    assert "by other methods than forward" in runs.run.report.text()
+    runs.run.report.restart()
+    assert runs.run.report.text() == "stopped before the first step was done"
+
+
 def test_options_that_blocks_read_decide(engine: Registry) -> None:
     runs = Runs(toy_blocks.model())
 
