@@ -49,9 +49,8 @@ def differing_size_one_dims(rules: SizeRules, sizes: Sizes, tensors: Collection[
         tensors: numbers of the leaves that are tensors.
     """
     values = [sizes[leaf][dim] for leaf, dim in rules.symbols]
-    broadcast = {
-        number for number, (low, _) in enumerate(rules.ranges) if values[number] == 1 < low
-    }  # symbols that are read where this call has a 1 of another meaning
+    excluded = {number for number, (low, _) in enumerate(rules.ranges) if values[number] == 1 < low}
+    broadcast = {*excluded}  # symbols that are read where this call has a 1 of another meaning
     for (leaf, dim), rule in rules.rules.items():
         if rule.kind == "symbol" and values[rule.symbols[0]] == 1 != sizes[leaf][dim]:
             broadcast.add(rule.symbols[0])
@@ -59,7 +58,9 @@ def differing_size_one_dims(rules: SizeRules, sizes: Sizes, tensors: Collection[
     single: list[LeafDim] = []
     several: list[LeafDim] = []
     for place, rule in rules.rules.items():
-        if place[0] not in tensors:
+        if place[0] not in tensors:  # 1 is a number as any other, unless the graph was compiled for all but it
+            if place in rules.symbols and rules.symbols.index(place) in excluded:
+                single.append(place)
             continue
         size = sizes[place[0]][place[1]]
         if rule.kind == "fixed" and rule.number == 1:

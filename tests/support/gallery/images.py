@@ -203,12 +203,11 @@ _OTHERS = {
         (node("nodes_model_advanced", "ModelNoiseScale", noise_scale=8.0),
          node("nodes_hidream_o1", "HiDreamO1PatchSeamSmoothing", start_percent=0.0, end_percent=1.0,
               pattern="single_shift", blend="average", passes="2", strength=1.0)),
-        _tokens, promised="none", codes=("waits_for_change",),
+        _tokens,
     ),
     "hidream o1 dev": Family(
         Dit("HiDreamO1", _HIDREAM_O1), ((3, 128, 160), (3, 96, 128)),
         (node("nodes_model_advanced", "ModelNoiseScale", noise_scale=7.5), _NO_CFG), _tokens, graphs="hidream o1",
-        promised="none", codes=("waits_for_change",),
     ),
     "omnigen 2": Family(Dit("Omnigen2", _OMNIGEN), picture(16), (dual_cfg_guider,), text_mask),
     "omnigen 2 edit": Family(
@@ -249,9 +248,9 @@ _OTHERS = {
     "sd 3.5": Family(DITS["sd 3.5"], picture(16)),
     "kandinsky 5 image": Family(
         Dit("Kandinsky5Image", {**_KANDINSKY, "visual_embed_dim": 64, "rope_scale_factor": (1.0, 1.0, 1.0)}),
-        picture(16), (sd3(3.0),), pooled(24), promised="some", codes=("block_sizes",),
+        picture(16), (sd3(3.0),), pooled(24),
     ),
-    "pixeldit": Family(Dit("PixelDiTT2I", _PIXELDIT), PIXELS, promised="some", codes=("waits_for_change",)),
+    "pixeldit": Family(Dit("PixelDiTT2I", _PIXELDIT), PIXELS),
     "pid": Family(
         Dit("PiD", {**_PIXELDIT, "image_model": "pid", "lq_hidden_dim": 32, "lq_latent_channels": 16,
                     "latent_spatial_down_factor": 8}),

@@ -77,6 +77,16 @@ def test_numbers_are_no_sizes() -> None:
     assert differing_size_one_dims(fixed, ((2, 8), (4,)), (0, 1)) == SizeOneDims((), ((1, 0),))
 
 
+def test_a_number_of_1_that_the_graph_was_not_compiled_for_is_a_difference() -> None:
+    """As LTX's rows of timesteps for each frame, of which a text alone has one."""
+    inferred = rules(*(((batch, rows, 8), (rows,)) for batch, rows in ((2, 6), (3, 4), (5, 9))))
+    excluding = inferred.within([(1, 99), (2, 99)])
+    assert differing_size_one_dims(inferred, ((2, 1, 8), (1,)), (0,)) is None
+    assert differing_size_one_dims(excluding, ((2, 1, 8), (1,)), (0,)) == SizeOneDims(((0, 1),), ())
+    numbers = rules(*(((batch, 8), (rows,)) for batch, rows in ((2, 6), (3, 4), (5, 9)))).within([(1, 99), (2, 99)])
+    assert differing_size_one_dims(numbers, ((2, 8), (1,)), (0,)) == SizeOneDims(((1, 0),), ())
+
+
 def test_there_and_back() -> None:
     found = SizeOneDims(((1, 1), (2, 0)), ((0, 3),))
     assert SizeOneDims.from_json(json.loads(json.dumps(found.to_json()))) == found
