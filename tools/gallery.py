@@ -21,7 +21,6 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA, PAGE, REPORT = (ROOT / name for name in ("docs/gallery.json", "docs/gallery.md", "build/gallery.json"))
 NEWER = "newer"  # as gallery_templates has it
 MOST_APART = 1  # of 255, as in tests/support/dit_matrix
-FURTHEST = 1e-5  # relative L2
 
 OUTCOMES = {
     "compiled": "compiled, exact",
@@ -62,7 +61,7 @@ def told_of(family: str, rows: dict[str, dict[str, Any]]) -> Told:
     processes = [row["later"], row["restarted"]]
     shares = [one["compiled"] / max(1, one["compiled"] + one["uncompiled"]) for one in processes]
     share, reasons = min(shares), tuple(sorted({code for one in processes for code in one["reasons"]}))
-    exact = row["max_abs_diff_255"] <= MOST_APART and row["relative_l2"] <= FURTHEST
+    exact = row["max_abs_diff_255"] <= MOST_APART and row["relative_l2"] <= row["furthest"]
     outcome = "wrong" if not exact else "compiled" if share == 1 else "partly" if max(shares) else "uncompiled"
     return Told(outcome, share, reasons, row["relative_l2"])
 
@@ -178,7 +177,8 @@ that is not the sampled model do not count here.
 ## Templates
 
 `compiled` is the share of the calls of a model's blocks that ran compiled, after the first sampling, which compiles.
-`exact`: the latents are those without OneGraph, within 1e-5 (relative L2).
+`exact`: the latents are those without OneGraph, within 1e-5 (relative L2); of Chroma Radiance
+within 2e-5, as uncompiled ones of two libraries for matrix products are 1.5e-5 apart.
 
 | template | use | family or file | weights | nodes on the model | compiled | exact | reason |
 | --- | ---: | --- | --- | --- | ---: | --- | --- |

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..dit_matrix.case import Promise
+from ..dit_matrix.judge import FURTHEST
 from ..dit_matrix.sampling import Addition, Sampling, Texts
 from ..models.dits import Dit
 
@@ -36,6 +37,8 @@ class Family:
         graphs: families of one name share graphs; empty: the family's own name.
         promised: which calls run compiled, once the first sampling is over.
         codes: of the reasons for the others.
+        furthest: relative L2 of compiled latents from uncompiled ones. More than the usual where uncompiled latents are
+            that far apart by two libraries for matrix products.
     """
 
     dit: Dit
@@ -49,6 +52,7 @@ class Family:
     graphs: str = ""
     promised: Promise = "all"
     codes: tuple[str, ...] = ()
+    furthest: float = FURTHEST
 
 
 @dataclass

@@ -143,11 +143,14 @@ _FLUXES = {
         _FLUX_2, picture(128), (inside.kv_cache, cfg_guider, settings(steps=4, cfg=1.0)), references(1),
         cfg=False, promised="none", codes=("block_option",),
     ),
-    "chroma": Family(DITS["chroma"], picture(16), (aura(1.0), cfg_guider)),
+    "chroma": Family(
+        DITS["chroma"], picture(16), (aura(1.0), cfg_guider), promised="some", codes=("waits_for_change",)
+    ),
     "chroma radiance": Family(
         Dit("ChromaRadiance", _RADIANCE), PIXELS,
         (node("nodes_chroma_radiance", "ChromaRadianceOptions", preserve_wrapper=True, start_sigma=1.0, end_sigma=0.0,
               nerf_tile_size=32, force_sequential_txt_ids=False), aura(1.0), cfg_guider),
+        promised="some", codes=("waits_for_change",), furthest=2e-5,
     ),
     "ovis": Family(
         Dit("Flux", {**_FLUX, "guidance_embed": False, "yak_mlp": True, "txt_norm": True, "vec_in_dim": None,
@@ -248,7 +251,7 @@ _OTHERS = {
     "sd 3.5": Family(DITS["sd 3.5"], picture(16)),
     "kandinsky 5 image": Family(
         Dit("Kandinsky5Image", {**_KANDINSKY, "visual_embed_dim": 64, "rope_scale_factor": (1.0, 1.0, 1.0)}),
-        picture(16), (sd3(3.0),), pooled(24),
+        picture(16), (sd3(3.0),), pooled(24), promised="some", codes=("block_recorded",),
     ),
     "pixeldit": Family(Dit("PixelDiTT2I", _PIXELDIT), PIXELS),
     "pid": Family(

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..dit_matrix.judge import FURTHEST, LEAST_EFFECT, MOST_APART, NODES, difference, distance
+from ..dit_matrix.judge import LEAST_EFFECT, MOST_APART, NODES, difference, distance
 from ..dit_matrix.weights import lora
 from ..models import dits
 from .family import Family, FamilySampling
@@ -63,6 +63,7 @@ class Row:
         restarted: the same six in another process.
         relative_l2: the largest of all latents, compiled against uncompiled.
         max_abs_diff_255: of the same, when six standard deviations are the range of pixels.
+        furthest: the relative L2 that is taken for equal.
         effect: the least relative L2 by which another strength of the LoRA changes the uncompiled latent.
         comfyui: the host's version.
     """
@@ -73,6 +74,7 @@ class Row:
     restarted: Calls
     relative_l2: float
     max_abs_diff_255: int
+    furthest: float
     effect: float
     comfyui: str
 
@@ -81,7 +83,7 @@ def problems(family: Family, row: Row) -> Iterator[str]:
     """What is wrong with a row."""
     if row.max_abs_diff_255 > MOST_APART:
         yield f"the latents are {row.max_abs_diff_255}/255 apart"
-    if not row.relative_l2 <= FURTHEST:
+    if not row.relative_l2 <= family.furthest:
         yield f"the latents' relative L2 is {row.relative_l2:.1e}"
     if not row.effect > LEAST_EFFECT:
         yield f"the LoRA changes the latent by {row.effect:.1e} only"
@@ -129,6 +131,7 @@ class Gallery:
             restarted=restarted,
             relative_l2=max(distance(*pair) for pair in pairs),
             max_abs_diff_255=max(difference(*pair) for pair in pairs),
+            furthest=family.furthest,
             effect=min(changed),
             comfyui=__version__,
         )

@@ -262,7 +262,7 @@ VIDEOS: dict[str, Family] = {
     ),
     "hunyuan video 1.5": Family(_HUNYUAN_15, video(32), (sd3(7.0), cfg_guider)),
     "kandinsky 5 video": Family(
-        Dit("Kandinsky5", KANDINSKY), video(16), (sd3(5.0),), pooled(24)
+        Dit("Kandinsky5", KANDINSKY), video(16), (sd3(5.0),), pooled(24), promised="some", codes=("block_recorded",)
     ),
     "cogvideox inpaint": Family(
         Dit("CogVideoX_Inpaint",
