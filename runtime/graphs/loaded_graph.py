@@ -273,12 +273,13 @@ class LoadedGraph:
 
     def _run(self, runner: Runner, inputs: tuple[torch.Tensor, ...]) -> Output:
         """The runner's call, once more with more room where memory ran out."""
-
-        def make_room() -> None:
-            self._captures.release("needed")
-            self._make_room()
-
-        return out_of_memory.run(lambda: runner(*inputs), make_room, self.device)
+        try:
+            return runner(*inputs)
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            if not out_of_memory.suspicious(error, self.device):
+                raise
+        make_room = (lambda: self._captures.release("needed"), self._make_room)
+        return out_of_memory.retried(lambda: runner(*inputs), make_room, self.device)
 
     def warm(self, inputs: tuple[torch.Tensor, ...], modules: int = 1) -> None:
         """Run on weights of zeros, so that kernels and libraries are on the device before the first calls need them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -12,17 +12,7 @@ from ...common.outputs import Output
 _SHIM = "API call failed"  # all that AOTInductor says of an error inside a graph; the error itself goes to its log
 
 
-def run(call: Callable[[], Output], make_room: Callable[[], object], device: torch.device) -> Output:
-    """Make a call, once more with more room where memory ran out; raises as `retried` does."""
-    try:
-        return call()
-    except RuntimeError as error:  # torch.OutOfMemoryError is one
-        if not suspicious(error, device):
-            raise
-    return retried(call, make_room, device)
-
-
-def retried(call: Callable[[], Output], make_room: Callable[[], object], device: torch.device) -> Output:
+def retried(call: Callable[[], Output], make_room: Iterable[Callable[[], object]], device: torch.device) -> Output:
     """Make a call that may have run out of memory a second time, with more room.
 
     To be called outside the handler of the first error, whose traceback holds the call's tensors.
@@ -30,7 +20,8 @@ def retried(call: Callable[[], Output], make_room: Callable[[], object], device:
     Raises:
         torch.OutOfMemoryError: it ran out again.
     """
-    make_room()
+    for make in make_room:
+        make()
     memory.give_back(device)
     before = _refusals(device)  # only now: reading it takes longer than all checks of a call
     try:

@@ -196,10 +196,13 @@ _OTHERS = {
         Dit("Lumina2", {**_LUMINA, "clip_text_dim": 40}), picture(16),
         (aura(6.0), settings(sampler="res_multistep", steps=3)), pooled(40),
     ),
-    "hidream i1": Family(Dit("HiDream", _HIDREAM), picture(16), (sd3(3.0),), _hidream, tokens=_SAME_LENGTH),
+    "hidream i1": Family(
+        Dit("HiDream", _HIDREAM), picture(16), (sd3(3.0),), _hidream, tokens=_SAME_LENGTH, promised="some",
+        codes=("waits_for_change",),
+    ),
     "hidream e1": Family(
         Dit("HiDream", _HIDREAM), picture(16), (cfg_norm, dual_cfg_guider), both(_hidream, _concat_first),
-        tokens=_SAME_LENGTH, graphs="hidream i1",
+        tokens=_SAME_LENGTH, graphs="hidream i1", promised="some", codes=("waits_for_change",),
     ),
     "hidream o1": Family(
         Dit("HiDreamO1", _HIDREAM_O1), ((3, 128, 160), (3, 96, 128)),

@@ -209,7 +209,8 @@ _WANS = {
         both(_speech, references(1, frames=1)),
     ),
     "wan humo": Family(
-        wan("WAN21_HuMo", model_type="humo", in_dim=36), video(16), (sd3(8.0),), both(_human, references(1, frames=1))
+        wan("WAN21_HuMo", model_type="humo", in_dim=36), video(16), (sd3(8.0),), both(_human, references(1, frames=1)),
+        promised="none", codes=("waits_for_change",),
     ),
     "wan animate": Family(
         wan("WAN22_Animate", model_type="animate", in_dim=36, num_layers=10), video(16), (sd3(8.0), settings(steps=1)),

@@ -179,7 +179,7 @@ def test_an_unnamed_error_may_be_a_refused_allocation(ooms: int, monkeypatch: py
 
     expected = torch.OutOfMemoryError if ooms else RuntimeError
     with pytest.raises(RuntimeError, match="API call failed") as caught:
-        out_of_memory.retried(call, lambda: made.append("room"), torch.device("cuda", 0))
+        out_of_memory.retried(call, (lambda: made.append("room"),), torch.device("cuda", 0))
     assert type(caught.value) is expected
     assert made == ["room", "call"]
     assert out_of_memory.suspicious(caught.value, torch.device("cuda", 0))

@@ -20,6 +20,8 @@ LISTED = {
         contract.WAN,
         contract.ACTIVATED,
         contract.FAST,
+        contract.KANDINSKY,
+        contract.PIXELDIT,
         contract.PLANNING,
         contract.PLANS,
         contract.PLAN_OPTION,
