@@ -81,6 +81,20 @@ def test_it_is_used_by_keyboard_alone(front: Front) -> None:
     expect(page.locator(".og-row").first).to_be_focused()
 
 
+def test_a_dialog_gives_the_focus_back_to_a_button_that_was_drawn_anew_behind_it(front: Front) -> None:
+    page, held = front.page, []
+    page.route("**/onegraph/graphs/*", lambda route: held.append(route))
+    page.locator(".og-row").first.click()
+    verify = page.get_by_role("button", name="Verify")
+    verify.press("Enter")
+    expect(page.get_by_role("dialog", name="Verify this graph?")).to_be_visible()
+    assert held
+    page.unroute("**/onegraph/graphs/*")  # which lets go what waits
+    expect(page.locator("[data-part=key]")).to_be_attached()
+    page.keyboard.press("Escape")
+    expect(verify).to_be_focused()
+
+
 def confirm(front: Front, action: str, title: str) -> None:
     front.page.locator(f".og-detail [data-action={action}]").click()
     dialog = front.page.get_by_role("dialog", name=title)

@@ -18,7 +18,8 @@ export function show({ title, body, actions = () => [] }) {
       "aria-labelledby": id,
       onclose: () => {
         dialog.remove();
-        before?.focus?.();
+        // The button that opened the dialog may have been drawn anew behind it, when an answer came.
+        (before?.isConnected ? before : document.querySelector(`.og-tab [data-action="${before?.dataset.action}"]`))?.focus();
         resolve(answer);
       },
       onclick: (event) => event.target === dialog && close(null), // the backdrop
