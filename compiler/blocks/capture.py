@@ -157,13 +157,13 @@ class _Seen:
         args, kwargs = as_call(named)
         tensors = {number: leaf for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         versions = {number: tensor._version for number, tensor in tensors.items()}
-        written, own_written = call_tree.watched(named, calls.packages), own_writes(block)
+        written, own_written = call_tree.watched(named, calls.packages), own_writes(block, calls.packages)
         with attention.capturing(options, calls.packages, block) as attended, self.watching():
             result = forward(block, *args, **kwargs)
         if written():
             raise UnknownArgumentError("it writes into a list, a dictionary or an object that it is given")
-        if own_written():
-            raise UnknownArgumentError("it writes into attributes of its own")
+        if elsewhere := own_written():
+            raise UnknownArgumentError(f"it writes into {elsewhere}")
         if returned:
             raise UnknownArgumentError("it calls a function in some calls and not in others")
         self.attention = "called" if attended.calls else "captured"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from support.models import toy_blocks
+from support.models import toy_blocks, toy_writers
 
 from onegraph.common.errors import CaptureError
 from onegraph.compiler.blocks.call_tree import flatten, rebuild
@@ -298,6 +299,15 @@ class OfAWeight(Returning):
         (Telling, "number"),
         *((cls, "of its own") for cls in (Keeping, KeepingInAList, KeepingInADictionary, KeepingInABuffer)),
         *(
+            (cls, "global names or classes")
+            for cls in (
+                toy_writers.OnItsClass,
+                toy_writers.InAGlobalName,
+                toy_writers.InAGlobalDictionary,
+                toy_writers.InAGlobalObject,
+            )
+        ),
+        *(
             (cls, "shares memory")
             for cls in (OneTwice, AndAView, Overlapping, InTurns, Transposed, OfAnArgument, OfAWeight)
         ),
@@ -306,6 +316,12 @@ class OfAWeight(Returning):
 def test_blocks_that_no_graph_can_stand_for(cls: type[toy_blocks.Single], why: str) -> None:
     with pytest.raises(CaptureError, match=why):
         captured_of(cls)
+
+
+def test_what_imports_and_warnings_leave_in_modules_is_pythons() -> None:
+    sys.modules.pop("support.models.toy_memory", None)
+    captured_of(toy_writers.Importing)
+    assert "support.models.toy_memory" in sys.modules and "__warningregistry__" in vars(toy_writers)
 
 
 def captured_of(cls: type[toy_blocks.Single]) -> tuple[torch.nn.Module, CapturedBlock]:
