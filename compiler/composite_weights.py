@@ -45,7 +45,10 @@ def _none(weight: torch.Tensor) -> WeightParts | None:
     return None
 
 
-def _no_arguments(weight: torch.Tensor) -> tuple[Any, ...] | None:
+Made = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]  # what is called, and with what
+
+
+def _made_by_nobody(weight: torch.Tensor) -> Made | None:
     return None
 
 
@@ -55,13 +58,13 @@ class Composites:
 
     Attributes:
         parts: takes a weight apart; None where the client does not know it.
-        arguments: that make such a weight again when its class is called with them; None where it does not know it.
+        made: what makes such a weight again when it is called, and its arguments; None where it does not know it.
         exact: gives a copy of a module in float32 whose weights are plain, which quantises nothing.
         classes: classes inside of functions, as `module:name`, that the client makes again in the compiling process.
     """
 
     parts: Callable[[torch.Tensor], WeightParts | None] = _none
-    arguments: Callable[[torch.Tensor], tuple[Any, ...] | None] = _no_arguments
+    made: Callable[[torch.Tensor], Made | None] = _made_by_nobody
     exact: Callable[[torch.nn.Module], torch.nn.Module] | None = None
     classes: frozenset[str] = frozenset()
 

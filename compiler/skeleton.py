@@ -59,15 +59,15 @@ class _Pickler(pickle.Pickler):
 
     def _composite(self, weight: torch.Tensor) -> Any:
         """How a weight that is no plain tensor is made again: from its parts, which travel as tensors do."""
-        arguments = self._composites.arguments(weight)
-        if arguments is None:
+        made = self._composites.made(weight)
+        if made is None:
             raise CaptureError(
                 f"A weight is a {type(weight).__name__}, which only its own library can compute with; "
                 "load the model in a plain dtype to compile it."
             )
         if isinstance(weight, torch.nn.Parameter) and not issubclass(type(weight), torch.nn.Parameter):
-            return torch.nn.Parameter, (type(weight)(*arguments), False)
-        return type(weight), arguments
+            return torch.nn.Parameter, (made[0](*made[1]), False)
+        return made
 
     def persistent_id(self, obj: Any) -> Any:
         if isinstance(obj, type) and class_name(obj) in self._composites.classes:

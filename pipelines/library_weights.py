@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ..common import reasons
 from ..common.reasons import Reason
 from ..common.torch_private import tables
-from ..compiler.composite_weights import PLAIN, Composites, WeightParts
+from ..compiler.composite_weights import PLAIN, Composites, Made, WeightParts
 from ..compiler.layer_swap import ExactLinear, in_float32, with_layers
 from .weight_formats import FORMATS, LibraryFormat
 
 
 def composites() -> Composites:
     """How these weights are read."""
-    return Composites(parts, _arguments, exact_block)
+    return Composites(parts, _made, exact_block)
 
 
 def parts(weight: torch.Tensor) -> WeightParts | None:
@@ -28,9 +26,9 @@ def _format_of(weight: torch.Tensor) -> LibraryFormat | None:
     return next((one for one in FORMATS if one.parts(weight) is not None), None)
 
 
-def _arguments(weight: torch.Tensor) -> tuple[Any, ...] | None:
+def _made(weight: torch.Tensor) -> Made | None:
     weight_format = _format_of(weight)
-    return None if weight_format is None else weight_format.arguments(weight)
+    return None if weight_format is None else (type(weight), weight_format.arguments(weight))
 
 
 def _served(layer: torch.nn.Module) -> LibraryFormat | None:

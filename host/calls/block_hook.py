@@ -33,7 +33,6 @@ from ..capture.attention import ChosenAttention, compared
 from ..comfyui import contract
 from ..families.family import Family
 from ..weights import eligibility, host_memory, low_vram_blocks, paged_weights, plain
-from ..weights.skeletons import copies_of
 from . import memory_plans
 from .component import Component, eager_text
 from .memory_plans import MemoryPlans
@@ -173,33 +172,33 @@ class BlockClient:
     def skeleton(
         self, run: HostRun, name: str, block: torch.nn.Module, guard: ModuleGuard
     ) -> torch.nn.Module | Refused:
-        partly = run.paged is None and low_vram_blocks.is_partly_loaded(run.patcher)
-        if partly:
+        brought = run.paged is None and low_vram_blocks.whole_refusal(run.patcher) is not None
+        if brought:
             refusal = low_vram_blocks.refusal(block)
         else:
             refusal = eligibility.placement_refusal(run.patcher, guard, whole=False)
-        refusal = refusal or self._weights_refusal(run, name, block, guard)
-        if refusal is None and partly:
+        refusal = refusal or self._weights_refusal(name, block, guard, brought)
+        if refusal is None and brought:
             run.block_versions[name] = guard.version
-            return copies_of(block, guard.version).skeletons[0]
+            return low_vram_blocks.copies(run.patcher, block, guard.version).skeletons[0]
         if refusal is None and run.paged is not None:
             if self._paged_versions.setdefault(name, guard.version) != guard.version:
                 return Refused(reasons.BlockChanged(name))  # the copies that have its weights are of what it was
             return run.paged.skeleton.get_submodule(name)
         return block if refusal is None else Refused(refusal)
 
-    def _weights_refusal(self, run: HostRun, name: str, block: torch.nn.Module, guard: ModuleGuard) -> Reason | None:
-        """Why no graph computes with a block's quantised weights, or None."""
+    def _weights_refusal(self, name: str, block: torch.nn.Module, guard: ModuleGuard, brought: bool) -> Reason | None:
+        """Why no graph computes with a block's quantised weights, or None. `brought`: before each call."""
         if not guard.composite:
             return None
         classes = frozenset(guard.classes())
         around = self._surroundings.get(classes)
         if around is None:  # once in a call of the model
             around = self._surroundings[classes] = plain.surroundings(classes)
-        checked = guard.version, around
+        checked = guard.version, around, brought
         last_check = self._weights.get(name)
         if last_check is None or last_check[0] != checked:
-            last_check = self._weights[name] = checked, plain.refusal(block)
+            last_check = self._weights[name] = checked, plain.refusal(block, brought)
         return last_check[1]
 
     def before_call(self, run: HostRun, block: torch.nn.Module) -> None:

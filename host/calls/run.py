@@ -110,22 +110,24 @@ class HostRun(Run):
 
     def skeleton(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module as a graph is compiled for it: under DynamicVRAM not the live one, which is busy with paging."""
-        return module if self.paged is None else self.paged.skeleton
+        if self.paged is not None:
+            return self.paged.skeleton
+        return module if self.blocks is None else low_vram_blocks.skeleton(self.patcher, module)
 
     @contextlib.contextmanager
     def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
         """The module with all its weights where a graph can read them, as long as this lasts."""
         if self.paged is None:
-            partly = self.blocks is not None and low_vram_blocks.is_partly_loaded(self.patcher)
-            yield Refused(reasons.LowVram()) if partly else module
+            refusal = None if self.blocks is None else low_vram_blocks.whole_refusal(self.patcher)
+            yield module if refusal is None else Refused(refusal)
         else:
             with self.paged.held() as held:
                 yield held
 
     def weight_source(self, module: torch.nn.Module, refusal: Reason) -> WeightSource | None:
         """DynamicVRAM's pages and buffers, or system memory, block by block, where there is no room for all weights."""
-        if isinstance(refusal, reasons.LowVram):
-            return low_vram_blocks.staged(module, self.block_versions, self.patcher.load_device)
+        if isinstance(refusal, reasons.LowVram | reasons.WeightComputed):
+            return low_vram_blocks.staged(self.patcher, module, self.block_versions)
         if self.paged is None or not isinstance(refusal, reasons.NoRoomForWeights):
             return None
         return paged_blocks.streamed(module, self.paged, self.patcher.load_device)

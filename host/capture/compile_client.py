@@ -20,6 +20,7 @@ from ...compiler.code.fingerprint import Rules
 from ...compiler.process.job import Client
 from ...runtime.family import ModuleCall, modules_of
 from .. import families
+from ..weights import ggml
 
 _PLAIN = (bool, int, float, str)
 
@@ -30,7 +31,7 @@ def client() -> Client:
     from comfy.cli_args import args
 
     plain = {k: v for k, v in vars(args).items() if v is None or isinstance(v, _PLAIN)}
-    state = {"comfyui": str(Path(next(iter(comfy.__path__))).parent), "args": plain}
+    state = {"comfyui": str(Path(next(iter(comfy.__path__))).parent), "args": plain, "packs": ggml.folders()}
     return Client(".host.capture.compile_client", {**state, "families": modules_of(families.registered())})
 
 
@@ -66,6 +67,7 @@ def prepare(state: Mapping[str, Any]) -> None:
 
     for name in state["families"]:
         importlib.import_module(name)
+    ggml.load(state["packs"])
 
 
 def class_of(name: str) -> type:

@@ -10,7 +10,7 @@ from ...common.reasons import Reason
 from ...compiler.code.fingerprint import Rules
 from ...runtime.guards.module_guard import ModuleGuard
 from . import paged_weights, skeletons
-from .low_vram_blocks import is_partly_loaded
+from .low_vram_blocks import whole_refusal
 from .quantised import composites
 
 # Instance attributes by which ComfyUI says how a module is placed in memory right now. Its patcher keeps the second
@@ -64,8 +64,7 @@ def epoch(patcher: Any) -> tuple[Any, ...]:
 
 def refusal(patcher: Any, guard: ModuleGuard, prefix: str) -> Reason | None:
     """Why no graph can stand in for the watched part of a patcher's model, or None."""
-    low_vram = reasons.LowVram() if is_partly_loaded(patcher) else None
-    return patcher_refusal(patcher, prefix) or low_vram or placement_refusal(patcher, guard)
+    return patcher_refusal(patcher, prefix) or whole_refusal(patcher) or placement_refusal(patcher, guard)
 
 
 def patcher_refusal(patcher: Any, prefix: str | tuple[str, ...]) -> Reason | None:

@@ -21,9 +21,10 @@ from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...common.torch_private import Tables, set_tables, tables
 from ...runtime.calls.weight_source import Brought
+from . import ggml
 from .paged_weights import cast_arguments
 from .quantised import is_quantised, tensors_of_weight
-from .skeletons import copies_of, fill
+from .skeletons import PagedCopies, copies_of, fill, without_storage
 
 _STREAMS = 2  # one block computes while the next one's weights are copied
 
@@ -31,6 +32,25 @@ _STREAMS = 2  # one block computes while the next one's weights are copied
 def is_partly_loaded(patcher: Any) -> bool:
     """Whether some weights of a patcher's model stay in system memory, and DynamicVRAM does not look after them."""
     return bool(getattr(patcher.model, "model_lowvram", False))
+
+
+def whole_refusal(patcher: Any) -> Reason | None:
+    """Why no graph reads the weights of a patcher's model where they are, or None: those of blocks are brought."""
+    if is_partly_loaded(patcher):
+        return reasons.LowVram()
+    return reasons.WeightComputed("a layer with a LoRA on GGUF") if ggml.is_patched(patcher) else None
+
+
+def skeleton(patcher: Any, model: torch.nn.Module) -> torch.nn.Module:
+    """A patcher's model as the graphs of its blocks are compiled for it."""
+    if not ggml.is_patched(patcher):
+        return model
+    return without_storage(model, patcher.model.get_dtype_inference())[0]
+
+
+def copies(patcher: Any, block: torch.nn.Module, version: int) -> PagedCopies:
+    """Copies of a block of a patcher's model, whose weights are brought."""
+    return copies_of(block, version, patcher.model.get_dtype_inference())
 
 
 def refusal(block: torch.nn.Module) -> Reason | None:
@@ -58,6 +78,7 @@ class StagedBlocks:
         refusal: why no further block's weights are brought in this run, or None.
     """
 
+    patcher: Any
     model: torch.nn.Module
     versions: Mapping[str, int]
     device: torch.device
@@ -69,18 +90,18 @@ class StagedBlocks:
     def weights(self, name: str) -> Iterator[Brought | Refused]:
         """See `WeightSource`."""
         block = self.model.get_submodule(name)
-        copies = copies_of(block, self.versions[name]).filled
+        filled = copies(self.patcher, block, self.versions[name]).filled
         stream = self._stream()
         try:
             brought: Brought | Refused
             try:
-                brought = self._brought(block, copies, stream) if self.refusal is None else Refused(self.refusal)
+                brought = self._brought(block, filled, stream) if self.refusal is None else Refused(self.refusal)
             except torch.OutOfMemoryError:
                 self.refusal = reasons.MemoryRanOut()
                 brought = Refused(self.refusal)
             yield brought
         finally:
-            for copied in copies:
+            for copied in filled:
                 set_tables(copied, Tables({}, {}, tables(copied).children))
             if stream is not None:  # what the stream allocates next is for after this block
                 stream.wait_stream(torch.get_device_module(self.device).current_stream(self.device))
@@ -98,13 +119,17 @@ class StagedBlocks:
         """Put the weights into the copy of a block: those that are elsewhere or computed at each use, brought."""
         module = torch.get_device_module(self.device) if stream is not None else None
         parameters: dict[tuple[int, str], torch.Tensor] = {}
-        streamed = 0
+        streamed, computed = 0, self.patcher.model.get_dtype_inference()
         with contextlib.nullcontext() if module is None else module.stream(stream):
             for layer in block.modules():
                 weight, bias = (tables(layer).parameters.get(key) for key in ("weight", "bias"))
-                if weight is None or not self._is_brought(layer, weight, bias):
+                if weight is None:
                     continue
-                got = self.cast(layer, device=self.device, **cast_arguments(layer, weight, bias))
+                got = ggml.brought(layer, self.device, computed)
+                if got is None and self._is_brought(layer, weight, bias):
+                    got = self.cast(layer, device=self.device, **cast_arguments(layer, weight, bias))
+                if got is None:
+                    continue
                 for key, tensor in zip(("weight", "bias"), got, strict=True):
                     if tensor is not None:
                         parameters[id(layer), key] = torch.nn.Parameter(tensor, requires_grad=False)
@@ -122,8 +147,9 @@ class StagedBlocks:
         return elsewhere or bool(layer.weight_function) or bool(layer.bias_function)
 
 
-def staged(model: torch.nn.Module, versions: Mapping[str, int], device: torch.device) -> StagedBlocks:
-    """Access block by block to the weights of a model that is loaded in part."""
+def staged(patcher: Any, model: torch.nn.Module, versions: Mapping[str, int]) -> StagedBlocks:
+    """Access block by block to the weights of a patcher's model that is loaded in part, or whose weights are computed
+    at each use."""
     import comfy.ops
 
-    return StagedBlocks(model, versions, device, comfy.ops.cast_bias_weight)
+    return StagedBlocks(patcher, model, versions, patcher.load_device, comfy.ops.cast_bias_weight)

@@ -15,6 +15,7 @@ from ...common.torch_private import tables
 from ...compiler.composite_weights import PLAIN, class_name
 from ...compiler.layer_swap import with_layers
 from ...runtime.guards.code_guard import custom_node
+from . import ggml
 from .formats import FORMATS
 from .quantised import LINEAR, computes_as_usual, is_quantised, products_in_place
 
@@ -32,10 +33,16 @@ def plain_block(block: torch.nn.Module) -> torch.nn.Module:
 
 def plain(module: torch.nn.Module) -> torch.nn.Module:
     """As `plain_block`; a module without quantised weights as it is."""
-    return plain_block(module) if any(map(_has_quantised, module.modules())) else module
+    quantised = any(_has_quantised(one) or ggml.is_served(one) for one in module.modules())
+    return plain_block(module) if quantised else module
 
 
 def _plain_layer(module: torch.nn.Module) -> torch.nn.Module | None:
+    if ggml.is_served(module):
+        refused = ggml.refusal(module, _where(module, ""), brought=False)
+        if refused is not None:
+            raise CaptureError(f"{refused.text}; it runs eager.")
+        return ggml.DequantisingLinear(module)
     if not _has_quantised(module):
         return None
     refused = _layer_refusal(module, "")
@@ -44,10 +51,17 @@ def _plain_layer(module: torch.nn.Module) -> torch.nn.Module | None:
     return FORMATS[_format_of(module)].plain(module)
 
 
-def refusal(block: torch.nn.Module) -> Reason | None:
-    """Why no graph computes with the quantised weights of a block as they are now, or None."""
+def refusal(block: torch.nn.Module, brought: bool = False) -> Reason | None:
+    """Why no graph computes with the quantised weights of a block as they are now, or None.
+
+    Args:
+        brought: whether weights that are computed at each use are so before each call of the block.
+    """
     for name, module in block.named_modules():
-        reason = _layer_refusal(module, name) if _has_quantised(module) else _library_refusal(module, name)
+        if _has_quantised(module):
+            reason = _layer_refusal(module, name)
+        else:
+            reason = _library_refusal(module, name, brought)
         if reason is not None:
             return reason
     return None
@@ -59,12 +73,10 @@ def surroundings(classes: Iterable[type]) -> tuple[int, ...]:
     return tuple(map(id, (*codes, *products_in_place())))
 
 
-def _library_refusal(layer: torch.nn.Module, name: str) -> Reason | None:
-    """Why no graph reads the weights of a layer itself, where they are of another pack's classes, or None.
-
-    Those of ComfyUI-GGUF are: bytes with a type and a shape of their own, which its layers dequantise at each use, and
-    add LoRAs to.
-    """
+def _library_refusal(layer: torch.nn.Module, name: str, brought: bool) -> Reason | None:
+    """Why no graph reads the weights of a layer itself, where they are of another pack's classes, or None."""
+    if ggml.is_served(layer):
+        return ggml.refusal(layer, _where(layer, name), brought)
     for weight in tables(layer).parameters.values():
         if weight is not None and type(weight) not in PLAIN:
             cls = type(weight)

@@ -1,4 +1,5 @@
-"""Reading the host's quantised weights: the plain tensors of each, and all else that compiled code depends on."""
+"""Reading quantised weights, the host's and ComfyUI-GGUF's: the plain tensors of each, and all else that compiled code
+depends on."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ from typing import Any
 import torch
 
 from ...common.torch_private import tables
-from ...compiler.composite_weights import Composites, WeightParts, class_name
+from ...compiler.composite_weights import Composites, Made, WeightParts, class_name
 from ...compiler.layer_swap import ExactLinear, in_float32
 from ...runtime.guards.code_guard import is_defined_in
 from ..comfyui import contract
+from . import ggml
 
 _LOCAL = "comfy.ops:mixed_precision_ops.<locals>.MixedPrecisionOps"
 LINEAR = f"{_LOCAL}.Linear"
@@ -21,8 +23,8 @@ _CLASSES = frozenset({_LOCAL, LINEAR, f"{_LOCAL}.Embedding", f"{_LOCAL}.MoEExper
 
 
 def composites() -> Composites:
-    """How quantised weights are read. They are those of comfy-kitchen, which ComfyUI may be without."""
-    return Composites(parts, _arguments, exact_block, _CLASSES)
+    """How quantised weights are read. The host's are those of comfy-kitchen, which ComfyUI may be without."""
+    return Composites(parts, _made_by, exact_block, _CLASSES | ggml.classes())
 
 
 def is_quantised(weight: Any) -> bool:
@@ -44,7 +46,7 @@ def _tensor_class() -> type[torch.Tensor] | None:
 def parts(weight: torch.Tensor) -> WeightParts | None:
     """The tensors of a quantised weight: its values, and what they are scaled by."""
     if not is_quantised(weight):
-        return None
+        return ggml.parts(weight)
     quantised: Any = weight
     tensors: dict[str, torch.Tensor] = {"_qdata": quantised._qdata}
     facts: list[Any] = [quantised._layout_cls, class_name(quantised.layout_cls), _kitchen()]
@@ -69,11 +71,15 @@ def metadata_of(weight: torch.Tensor) -> tuple[Any, ...] | None:
     return None if weight_parts is None else weight_parts.metadata()
 
 
-def without_values(weight: torch.Tensor) -> torch.Tensor | None:
-    """A quantised weight like another, on the meta device; None: it is none."""
+def without_values(weight: torch.Tensor, computed: torch.dtype | None = None) -> torch.Tensor | None:
+    """A quantised weight like another, on the meta device; None: it is none.
+
+    Args:
+        computed: dtype of weights that are computed at each use.
+    """
     arguments = _arguments(weight)
     if arguments is None:
-        return None
+        return ggml.without_values(weight, computed)
     values, layout, params = arguments
     fields = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
     empty = {name: _meta(one) for name, one in fields.items() if isinstance(one, torch.Tensor)}
@@ -94,6 +100,8 @@ def exact_block(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _exact_layer(module: torch.nn.Module) -> torch.nn.Module | None:
+    if ggml.is_served(module):
+        return ggml.exact_layer(module)
     return ExactLinear(module, _dequantised) if is_quantised(tables(module).parameters.get("weight")) else None
 
 
@@ -127,6 +135,11 @@ def _arguments(weight: torch.Tensor) -> tuple[Any, ...] | None:
     return (quantised._qdata, quantised._layout_cls, quantised._params) if is_quantised(weight) else None
 
 
+def _made_by(weight: torch.Tensor) -> Made | None:
+    arguments = _arguments(weight)
+    return ggml.made(weight) if arguments is None else (type(weight), arguments)
+
+
 @functools.cache
 def _kitchen() -> str:
     """The version of the library whose operations compute with such weights."""
@@ -144,11 +157,14 @@ def _made() -> Any:
 
 
 def class_of(name: str) -> type:
-    """One of the host's classes of layers that stand in a function, made again. In the compiling process.
+    """One of the host's classes of layers that stand in a function, made again, or a pack's. In the compiling process.
 
     Raises:
         ValueError: it is none of them.
     """
+    pack_class = ggml.class_of(name)
+    if pack_class is not None:
+        return pack_class
     if name not in _CLASSES:
         raise ValueError(f"no class of ComfyUI's layers: {name}")
     layer_class = _made() if name == _LOCAL else getattr(_made(), name.rpartition(".")[2])

@@ -114,14 +114,15 @@ def _metadata(module: torch.nn.Module) -> _Metadata:
     return tuple(rows)
 
 
-def _without_storage(module: torch.nn.Module) -> Copies:
+def without_storage(module: torch.nn.Module, computed: torch.dtype | None) -> Copies:
+    """Copies of a module and its children with weights on the meta device. `computed`: see `copies_of`."""
     copies = plain_copies(module)
     made: dict[int, torch.Tensor] = {}  # weights that modules share stay shared
 
     def give(owner: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in made:
             dtype = dtype_of(owner, name, tensor)
-            empty = without_values(tensor)
+            empty = without_values(tensor, computed)
             if empty is None:
                 empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="meta")
             is_parameter = isinstance(tensor, torch.nn.Parameter)
@@ -154,10 +155,16 @@ class PagedCopies:
 _copies: weakref.WeakKeyDictionary[torch.nn.Module, PagedCopies] = weakref.WeakKeyDictionary()
 
 
-def copies_of(module: torch.nn.Module, version: int) -> PagedCopies:
-    metadata = _metadata(module)
+def copies_of(module: torch.nn.Module, version: int, computed: torch.dtype | None = None) -> PagedCopies:
+    """The copies of a module.
+
+    Args:
+        version: of the module's other state, by its guard.
+        computed: dtype of weights that are computed at each use.
+    """
+    metadata = (*_metadata(module), (computed,))
     copies = _copies.get(module)
     if copies is None or (copies.metadata, copies.version) != (metadata, version):
-        copies = PagedCopies(metadata, version, _without_storage(module), plain_copies(module), {})
+        copies = PagedCopies(metadata, version, without_storage(module, computed), plain_copies(module), {})
         _copies[module] = copies
     return copies

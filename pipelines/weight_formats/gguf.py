@@ -7,17 +7,15 @@ Inductor makes one kernel of.
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from ...common.torch_private import without_class
 from ...compiler.composite_weights import MEMORY, WeightParts, class_name
+from ...compiler.computed_tables import ComputedTables
 from ...compiler.layer_swap import ComponentTensors
 from .format import LibraryFormat
 
@@ -91,28 +89,7 @@ class DequantisingLinear(torch.nn.Module):
         self.train(layer.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with _ComputedTables():
+        with ComputedTables():
             weight = dequantise(getattr(self.weight, MEMORY), self._kind).to(self._dtype)
         bias = None if self.bias is None else self.bias.to(self._dtype)
         return torch.nn.functional.linear(x, weight, bias)
-
-
-class _ComputedTables(TorchFunctionMode):
-    """`torch.tensor` of numbers written in the code gives what a graph computes: it has no tensors but weights."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        options = dict(kwargs or {})
-        if func is not torch.tensor or not (args and isinstance(args[0], list | tuple)):
-            return func(*args, **options)
-        values = args[0]
-        steps = {after - before for before, after in itertools.pairwise(values)}
-        if len(steps) == 1 and all(isinstance(value, int) for value in values):  # how far bits are shifted
-            step = steps.pop()
-            return torch.arange(values[0], values[-1] + step, step, **options)
-        return torch.stack([torch.full((), value, **options) for value in values])
