@@ -76,6 +76,7 @@ USES: dict[Feature, tuple[Use, ...]] = {
     ),
     "blocks": (
         Use("comfy.model_management.get_torch_device"),
+        Use("comfy.lora.calculate_weight", ("patches", "weight", "key")),
         *uses("comfy.patcher_extension", "WrappersMP.APPLY_MODEL"),
         Use(
             "comfy.model_base.BaseModel.apply_model",

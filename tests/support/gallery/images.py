@@ -141,7 +141,7 @@ _FLUXES = {
     "flux 2 klein edit": Family(_FLUX_2, picture(128), (cfg_guider,), references(1), graphs="flux 2"),
     "flux 2 klein kv": Family(
         _FLUX_2, picture(128), (inside.kv_cache, cfg_guider, settings(steps=4, cfg=1.0)), references(1),
-        cfg=False, promised="none", codes=("block_option",),
+        cfg=False, promised="none", codes=("block_option", "waits_for_change"),
     ),
     "chroma": Family(
         DITS["chroma"], picture(16), (aura(1.0), cfg_guider), promised="some", codes=("waits_for_change",)

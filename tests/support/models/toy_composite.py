@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from onegraph.compiler.composite_weights import Composites, WeightParts
+from onegraph.compiler.composite_weights import Composites, Made, WeightParts
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ def parts(weight: torch.Tensor) -> WeightParts | None:
     return WeightParts(tensors, ("scaled", weight._params.group))
 
 
-def arguments(weight: torch.Tensor) -> tuple[Any, ...] | None:
-    return (weight._qdata, weight._params) if isinstance(weight, Scaled) else None
+def made(weight: torch.Tensor) -> Made | None:
+    return (Scaled, (weight._qdata, weight._params)) if isinstance(weight, Scaled) else None
 
 
-COMPOSITES = Composites(parts, arguments)
+COMPOSITES = Composites(parts, made)
 
 
 class Layer(torch.nn.Module):
