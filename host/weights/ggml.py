@@ -148,6 +148,9 @@ def refusal(layer: torch.nn.Module, where: str, brought: bool) -> Reason | None:
         kind: Any = getattr(weight, "tensor_type", None)
         if _is_quantised(weight) and (kind not in _dequantised_by(pack) or name == "bias"):
             return reasons.WeightFormat(f"GGUF {getattr(kind, 'name', kind)}", where)
+        computed = getattr(type(layer), "dequant_dtype", None)  # the pack's loader sets it for all models
+        if _is_quantised(weight) and not has_patches(weight) and computed is not None:
+            return reasons.WeightFormat(f"GGUF {getattr(kind, 'name', kind)}, dequantised in {computed}", where)
         if has_patches(weight) and not brought:
             return reasons.WeightComputed(where)
     return None

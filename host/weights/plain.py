@@ -68,9 +68,9 @@ def refusal(block: torch.nn.Module, brought: bool = False) -> Reason | None:
 
 
 def surroundings(classes: Iterable[type]) -> tuple[int, ...]:
-    """Numbers for what `refusal` depends on besides a block: the code of its layers' classes and of products."""
+    """Numbers for what `refusal` depends on besides a block: its layers' classes, and the code of products."""
     codes = [getattr(vars(cls).get(name), "__code__", None) for cls in classes for name in _METHODS]
-    return tuple(map(id, (*codes, *products_in_place())))
+    return tuple(map(id, (*codes, *(getattr(cls, "dequant_dtype", None) for cls in classes), *products_in_place())))
 
 
 def _library_refusal(layer: torch.nn.Module, name: str, brought: bool) -> Reason | None:
