@@ -29,6 +29,7 @@ from ...compiler.computed_tables import ComputedTables
 from ...compiler.layer_swap import ComponentTensors, ExactLinear
 
 _TENSOR, _PATCHER = "GGMLTensor", "GGUFModelPatcher"
+_OPTIONS = "dequant_dtype", "patch_dtype"
 _USED = (_TENSOR, "GGMLLayer.cast_bias_weight", "GGMLOps.Linear", "is_quantized", "dequantize_tensor")
 
 
@@ -148,12 +149,17 @@ def refusal(layer: torch.nn.Module, where: str, brought: bool) -> Reason | None:
         kind: Any = getattr(weight, "tensor_type", None)
         if _is_quantised(weight) and (kind not in _dequantised_by(pack) or name == "bias"):
             return reasons.WeightFormat(f"GGUF {getattr(kind, 'name', kind)}", where)
-        computed = getattr(type(layer), "dequant_dtype", None)  # the pack's loader sets it for all models
-        if _is_quantised(weight) and not has_patches(weight) and computed is not None:
-            return reasons.WeightFormat(f"GGUF {getattr(kind, 'name', kind)}, dequantised in {computed}", where)
+        for option, value in zip(_OPTIONS, options(type(layer)), strict=True):
+            if value is not None:
+                return reasons.WeightFormat(f"GGUF {getattr(kind, 'name', kind)} with {option} {value}", where)
         if has_patches(weight) and not brought:
             return reasons.WeightComputed(where)
     return None
+
+
+def options(cls: type) -> tuple[Any, ...]:
+    """What the pack's advanced loader sets for all models, None unless chosen: the compiling process does not know."""
+    return tuple(getattr(cls, name, None) for name in _OPTIONS)
 
 
 def _dequantised_by(pack: ModuleType) -> Mapping[Any, Any]:

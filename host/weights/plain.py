@@ -70,7 +70,7 @@ def refusal(block: torch.nn.Module, brought: bool = False) -> Reason | None:
 def surroundings(classes: Iterable[type]) -> tuple[int, ...]:
     """Numbers for what `refusal` depends on besides a block: its layers' classes, and the code of products."""
     codes = [getattr(vars(cls).get(name), "__code__", None) for cls in classes for name in _METHODS]
-    return tuple(map(id, (*codes, *(getattr(cls, "dequant_dtype", None) for cls in classes), *products_in_place())))
+    return tuple(map(id, (*codes, *(value for cls in classes for value in ggml.options(cls)), *products_in_place())))
 
 
 def _library_refusal(layer: torch.nn.Module, name: str, brought: bool) -> Reason | None:

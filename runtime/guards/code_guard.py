@@ -259,9 +259,14 @@ class CodeGuard:
         for base in cls.__mro__:
             value = self._names.watch(base, name)
             if value is not MISSING:
-                if qualified_name(base) != definer:
+                if qualified_name(base) != definer and not self._is_recorded_value(f"{definer}.{name}", value):
                     yield self._difference_of(f"{qualified_name(cls)}.{name}", value)
                 return
+
+    def _is_recorded_value(self, full: str, value: Any) -> bool:
+        """Tell whether a class has a plain value of its own that is what the recorded one is."""
+        text = self._record.references.get(full, "")
+        return text.startswith("value ") and describe_value(value) == text
 
 
 def difference(manifest: Manifest) -> Difference | None:

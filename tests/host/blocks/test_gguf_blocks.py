@@ -107,12 +107,12 @@ def test_what_no_graph_reads_is_refused(pack: str) -> None:
     theirs.weight.tensor_type = KINDS.Q8_0
     cls, block = type(theirs), torch.nn.Sequential(theirs)
     around = plain.surroundings([cls])
-    cls.dequant_dtype = torch.float32  # as the pack's advanced loader does: a compiling process would not know
-    try:
-        assert isinstance(plain.refusal(block), reasons.WeightFormat) and plain.surroundings([cls]) != around
-    finally:
-        cls.dequant_dtype = None
-    assert plain.refusal(block) is None and plain.surroundings([cls]) == around
+    for option in ("dequant_dtype", "patch_dtype"):
+        with pytest.MonkeyPatch.context() as patch:  # as the pack's advanced loader does: a compile would not know
+            patch.setattr(cls, option, torch.float32)
+            assert isinstance(plain.refusal(block), reasons.WeightFormat) and plain.surroundings([cls]) != around
+            patch.setattr(cls, option, None)
+            assert plain.refusal(block) is None and plain.surroundings([cls]) == around
 
     class Other(modules.ops.GGMLOps.Linear):  # type: ignore[misc, name-defined]
         pass

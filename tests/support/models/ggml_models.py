@@ -49,8 +49,10 @@ def layer(which: str, linear: torch.nn.Linear, kind: Any) -> Any:
 
 
 def load(which: str, name: str, kind: Any, seed: int = 0, dtype: torch.dtype = torch.float32, **unet: Any) -> Any:
-    """A MODEL of a family whose blocks' layers have weights of a type."""
+    """A MODEL of a family whose blocks' layers have weights of a type, as the pack's loader makes it."""
     model = dits.load(name, seed, dtype, **unet)
+    for option in ("dequant_dtype", "patch_dtype"):
+        setattr(pack(which).ops.GGMLOps.Linear, option, None)  # the loader's default
     module = model.model.diffusion_model
     size = 32 if kind.name in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL") else 256
     for path, one in [*module.named_modules()]:

@@ -38,13 +38,15 @@ class GGMLTensor(torch.Tensor):
 class GGMLLayer(torch.nn.Module):
     comfy_cast_weights = True
     dequant_dtype: Any = None
+    patch_dtype: Any = None
 
     def get_weight(self, tensor: Any, dtype: Any) -> Any:
         weight = dequantize_tensor(tensor, dtype, self.dequant_dtype)
         if isinstance(weight, GGMLTensor):
             weight = torch.Tensor(weight)
         for patches, key in getattr(tensor, "patches", []):
-            weight = comfy.lora.calculate_weight(patches, weight, key)
+            computed = () if self.patch_dtype is None else (self.patch_dtype,)
+            weight = comfy.lora.calculate_weight(patches, weight, key, *computed)
         return weight
 
     def cast_bias_weight(self, input: Any = None, dtype: Any = None, device: Any = None, bias_dtype: Any = None) -> Any:

@@ -115,6 +115,21 @@ def test_a_value_of_a_class_is_noticed(
             assert found is not None and found.name == name
 
 
+def test_a_derived_class_may_have_the_recorded_value_of_its_own(
+    host: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a loader that sets an option's default on a class. Watched on: the class' other values count."""
+    live = CodeGuard(record_of(host))
+    monkeypatch.setattr(host.M, "gain", host.Base.gain, raising=False)
+    assert live.difference() is None
+    monkeypatch.setattr(host.M, "gain", host.Base.gain + 1)
+    assert live.difference() is not None
+    monkeypatch.setattr(host.M, "gain", host.Base.gain)
+    assert live.difference() is None
+    monkeypatch.setattr(host.M, "gain", lambda self: host.Base.gain)
+    assert live.difference() is not None
+
+
 def test_a_posing_replacement_is_noticed(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     live = CodeGuard(record_of(host))
     assert live.difference() is None
