@@ -43,14 +43,26 @@ def _options_for(weights: Iterable[Any], nodes: Iterable[Node], options: Mapping
 
 def compile_whole(exported: torch.export.ExportedProgram, options: Mapping[str, Any], folder: Path) -> None:
     """Compile a graph as it is into `GRAPH_FILE`."""
-    package = folder / "graph.pt2"  # the packager insists on the suffix; ComfyUI would list it as a model
-    require("torch._inductor").aoti_compile_and_package(
-        exported,
-        package_path=str(package),
-        inductor_configs=_options_for(exported.state_dict.values(), exported.graph.nodes, options),
-    )
+    arguments, keywords = exported.example_inputs
+    chosen = _options_for(exported.state_dict.values(), exported.graph.nodes, options)
+    package = _compile(exported.module(), arguments, keywords, chosen, folder / "graph.pt2")
     with_whole_metadata(package)
     package.rename(folder / GRAPH_FILE)
+
+
+def _compile(module: Any, arguments: Any, keywords: Any, options: Mapping[str, Any], package: Path) -> Path:
+    """Compile a module into an archive, without its C++ sources: nothing reads them, and they name folders of this
+    machine.
+
+    Args:
+        package: its suffix is torch's. ComfyUI would list it as a model.
+    """
+    files = require("torch._inductor").aot_compile(
+        module, arguments, keywords, options={**options, "aot_inductor.package": True}
+    )
+    files = [file for file in files if not (isinstance(file, str) and file.endswith(".cpp"))]
+    require("torch._inductor.package").package_aoti(str(package), files)
+    return package
 
 
 def with_whole_metadata(package: Path) -> None:
@@ -76,9 +88,7 @@ def compile_region(module: torch.fx.GraphModule, options: Mapping[str, Any], fol
     """Compile a region, whose placeholders carry the fake tensors that the export ended with, into its file."""
     examples = tuple(node.meta["val"] for node in module.graph.nodes if node.op == "placeholder")
     # Inductor would name its folder after the region's code, which regions of different sizes share.
-    output = {"aot_inductor.package": True, "aot_inductor.output_path": str(folder / f"region{region_type}")}
-    region_options = _options_for([*module.parameters(), *module.buffers()], module.graph.nodes, options)
-    files = require("torch._inductor").aot_compile(module, examples, options={**region_options, **output})
-    package = folder / f"region{region_type}.pt2"
-    require("torch._inductor.package").package_aoti(str(package), files)
+    output = {"aot_inductor.output_path": str(folder / f"region{region_type}")}
+    chosen = _options_for([*module.parameters(), *module.buffers()], module.graph.nodes, options)
+    package = _compile(module, examples, None, {**chosen, **output}, folder / f"region{region_type}.pt2")
     package.rename(folder / region_file(region_type))

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -191,16 +192,19 @@ def compiler_flags(device: torch.device) -> Iterator[None]:
     no slower, and any machine with that card runs it. For a CPU, kernels at -O2 take a third of the time that they take
     at -O3, and give the same bits as fast (0.96 to 0.99 of the time of a call): their loops are vectorised already.
     Four fifths of a region's library would be symbols for debuggers. Where the linker can leave them out, they are not
-    written, for a large wrapper (3,500 lines) takes 6.2 s with line tables and 3.9 s without.
+    written, for a large wrapper (3,500 lines) takes 6.2 s with line tables and 3.9 s without. What is shared with others
+    names no folder of this machine.
     """
     builder = require("torch._inductor.cpp_builder")
     usual = require("torch._inductor.cpp_builder._get_optimization_cflags")
     baseline = _BASELINES.get(platform.machine().lower())
+    cache = require("torch._inductor.runtime.cache_dir_utils.cache_dir")()
+    unnamed = [f"fmacro-prefix-map={folder}=." for folder in (Path(torch.__file__).parents[1], cache)]
 
     def changed(*args: Any, **kwargs: Any) -> Any:
         compiling, linking = usual(*args, **kwargs)
         if sys.platform == "linux":
-            compiling, linking = [flag for flag in compiling if flag != "g1"], [*linking, "s"]
+            compiling, linking = [flag for flag in compiling if flag != "g1"] + unnamed, [*linking, "s"]
         if device.type == "cpu":
             return ["O2" if flag == "O3" else flag for flag in compiling], linking
         if baseline is None:

@@ -35,6 +35,7 @@ log = logging.getLogger("onegraph.compiler")
 MOST_BYTES = 2 << 30  # of what compiles of one user share
 _WRAPPER, _ALONE = ".wrapper.cpp", ".alone.cpp"
 _RUNTIME = "runtime.cpp"
+_NAMED = '#line 1 "region.cpp"\n'  # what fails says where, by no folder of this machine
 _MODEL = "torch::aot_inductor::AOTInductorModel"
 _BASE = f"torch::aot_inductor::AOTInductorModelBase<{_MODEL}>"
 # What of the runtime's text a region still needs: the class that it defines, and the headers its code counts on.
@@ -148,7 +149,8 @@ class Toolchain:
                         runtime = _runtime(usual, options, head, text, folder)
                         if only_prepare:
                             raise _Ready
-                        alone.write_text(head + _DECLARED + with_shared_kernels(body), encoding="utf-8")
+                        text_alone = _NAMED + head + _DECLARED + with_shared_kernels(body)
+                        alone.write_text(text_alone, encoding="utf-8")
                         usual(name, str(alone), options, region_folder, **rest).build()
                         shared[self.get_target_file_path()] = runtime
                         return

@@ -21,6 +21,7 @@ from support.models import toy
 
 from onegraph.backends.inductor import InductorBackend, InductorRunner, container, packages
 from onegraph.backends.inductor import runner as runner_module
+from onegraph.backends.inductor import settings as backend_settings
 from onegraph.common.shapes import Refused
 from onegraph.compiler import export
 from onegraph.graph_cache.entry import Entry, constants_of
@@ -245,6 +246,27 @@ def test_metadata_that_torch_copied_while_they_were_written(
     module, inputs = toy.Toy(1), toy.inputs()
     runner = InductorBackend().load(folder, toy.CPU)
     torch.testing.assert_close(run(runner, entry, module, *inputs), module(*inputs))
+
+
+@pytest.mark.parametrize("regions", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_graph_names_no_folder_of_its_machine(regions: bool, entry: Entry, tmp_path: Path) -> None:
+    """Graphs are shared: neither sources, which get longer with each compile of the same code, nor names in a library."""
+    folder = entry.folder
+    if regions:
+        folder = tmp_path / "graph"
+        folder.mkdir()
+        backend = InductorBackend()
+        with backend.capture_settings(), backend_settings.compile_settings(toy.CPU), torch.no_grad():
+            exported = export.capture(toy.Call(toy.Toy()), toy.shapes(), {"batch": 2, "height": 8}, toy.CPU)
+            packages.compile_region(exported.module(), backend_settings.options(toy.CPU), folder, 0)
+    packed = [path for path in folder.iterdir() if path.suffix == ".aoti"]
+    own = [Path(torch.__file__).parents[1], tmp_path.parents[1], Path.home(), os.environ["TORCHINDUCTOR_CACHE_DIR"]]
+    assert packed
+    for path in packed:
+        with zipfile.ZipFile(path) as archive:
+            assert not [name for name in archive.namelist() if name.endswith((".cpp", ".h"))]
+            contents = [*archive.namelist(), *(archive.read(name).decode("latin-1") for name in archive.namelist())]
+        assert not [(str(name), path) for name in own for text in contents if f"{name}/" in text]
 
 
 def test_small_constants_are_not_inlined(runner: InductorRunner, entry: Entry) -> None:
