@@ -192,8 +192,8 @@ def compiler_flags(device: torch.device) -> Iterator[None]:
     no slower, and any machine with that card runs it. For a CPU, kernels at -O2 take a third of the time that they take
     at -O3, and give the same bits as fast (0.96 to 0.99 of the time of a call): their loops are vectorised already.
     Four fifths of a region's library would be symbols for debuggers. Where the linker can leave them out, they are not
-    written, for a large wrapper (3,500 lines) takes 6.2 s with line tables and 3.9 s without. What is shared with others
-    names no folder of this machine.
+    written, for a large wrapper (3,500 lines) takes 6.2 s with line tables and 3.9 s without. What is shared names no
+    folder of this machine.
     """
     builder = require("torch._inductor.cpp_builder")
     usual = require("torch._inductor.cpp_builder._get_optimization_cflags")

@@ -250,7 +250,7 @@ def test_metadata_that_torch_copied_while_they_were_written(
 
 @pytest.mark.parametrize("regions", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_a_graph_names_no_folder_of_its_machine(regions: bool, entry: Entry, tmp_path: Path) -> None:
-    """Graphs are shared: neither sources, which get longer with each compile of the same code, nor names in a library."""
+    """Graphs are shared: no sources, which get longer with each compile of the same code; no paths in libraries."""
     folder = entry.folder
     if regions:
         folder = tmp_path / "graph"
