@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -51,8 +52,8 @@ def compile_whole(exported: torch.export.ExportedProgram, options: Mapping[str, 
 
 
 def _compile(module: Any, arguments: Any, keywords: Any, options: Mapping[str, Any], package: Path) -> Path:
-    """Compile a module into an archive, without its C++ sources: nothing reads them, and they name folders of this
-    machine.
+    """Compile a module into an archive, whose C++ sources are empty: they name folders of this machine, and nothing
+    reads them. torch 2.11 looks for a library by their names.
 
     Args:
         package: its suffix is torch's. ComfyUI would list it as a model.
@@ -60,8 +61,12 @@ def _compile(module: Any, arguments: Any, keywords: Any, options: Mapping[str, A
     files = require("torch._inductor").aot_compile(
         module, arguments, keywords, options={**options, "aot_inductor.package": True}
     )
-    files = [file for file in files if not (isinstance(file, str) and file.endswith(".cpp"))]
-    require("torch._inductor.package").package_aoti(str(package), files)
+    with tempfile.TemporaryDirectory(dir=package.parent) as empty:
+        for number, file in enumerate(files):
+            if isinstance(file, str) and file.endswith(".cpp"):
+                files[number] = str(Path(empty) / Path(file).name)
+                Path(files[number]).touch()
+        require("torch._inductor.package").package_aoti(str(package), files)
     return package
 
 
