@@ -9,24 +9,28 @@ from ...common import reasons
 from ...common.reasons import Reason
 from ...compiler.code.fingerprint import Rules
 from ...runtime.guards.module_guard import ModuleGuard
-from . import paged_weights, skeletons
+from . import ggml, paged_weights, skeletons
 from .low_vram_blocks import whole_refusal
 from .quantised import composites
 
 # Instance attributes by which ComfyUI says how a module is placed in memory right now. Its patcher keeps the second
 # half on the model itself, which for a VAE is the very module that is compiled.
-_PLACEMENT = {
-    "weight_function",
-    "bias_function",
-    "current_device",
-    "device",
-    "training",
-    "model_loaded_weight_memory",
-    "model_offload_buffer_memory",
-    "model_lowvram",
-    "lowvram_patch_counter",
-    "current_weight_patches_uuid",
-} | skeletons.BOOKKEEPING
+_PLACEMENT = (
+    {
+        "weight_function",
+        "bias_function",
+        "current_device",
+        "device",
+        "training",
+        "model_loaded_weight_memory",
+        "model_offload_buffer_memory",
+        "model_lowvram",
+        "lowvram_patch_counter",
+        "current_weight_patches_uuid",
+    }
+    | skeletons.BOOKKEEPING
+    | ggml.BOOKKEEPING
+)
 _ATTENTION = "comfy.ldm.modules.attention"
 
 

@@ -29,10 +29,12 @@ from ...compiler.computed_tables import ComputedTables
 from ...compiler.layer_swap import ComponentTensors, ExactLinear
 
 _TENSOR, _PATCHER = "GGMLTensor", "GGUFModelPatcher"
+BOOKKEEPING = {"largest_layer"}  # of the pack's layers: one has it, by which the pack estimates memory
 _OPTIONS = "dequant_dtype", "patch_dtype"
 _USED = (_TENSOR, "GGMLLayer.cast_bias_weight", "GGMLOps.Linear", "is_quantized", "dequantize_tensor")
 
 
+@functools.lru_cache(maxsize=64)  # asked for each weight of each block
 def _pack(cls: type) -> Any:
     """The pack's module of layers, by its class of tensors; None: it is no such class, or the pack lacks something."""
     module = sys.modules.get(cls.__module__)

@@ -10,6 +10,7 @@ import pytest
 from headless import host, server, workflows
 from support.comfyui.installation import environment_of
 from support.models import dit_files
+from support.models.ggml_models import PACKS
 
 from .conftest import difference
 
@@ -47,6 +48,9 @@ FILES = [
 ]
 
 
+GGUF = File("flux", 5, 2, "Q4_0")  # by another pack's loader
+
+
 def prompt_of(file: File, width: int = 128, height: int = 128, lora: float = 0.0) -> workflows.Prompt:
     """A workflow of the file, with a LoRA's strength."""
     sides = {"family": file.family, "width": width, "height": height}
@@ -70,6 +74,8 @@ def prompt_of(file: File, width: int = 128, height: int = 128, lora: float = 0.0
         "decode": {"class_type": "OneGraphTestTransformerDecode", "inputs": {"samples": ["sample", 0]}},
         "save": {"class_type": "SaveImage", "inputs": {"images": ["decode", 0], "filename_prefix": "transformer"}},
     }  # fmt: skip
+    if file is GGUF:
+        prompt["load"] = {"class_type": "UnetLoaderGGUF", "inputs": {"unet_name": f"{file}.gguf"}}
     if lora:
         chosen = {"model": ["load", 0], "lora_name": name, "strength_model": lora}
         prompt["lora"] = {"class_type": "LoraLoaderModelOnly", "inputs": chosen}
@@ -113,3 +119,36 @@ def test_a_file_runs_compiled(file: File, tmp_path: Path) -> None:
         assert restored.text("compile").startswith(blocks), restored.texts
         status = running.status()
         assert (status["compiles"], status["restores"], status["eager_calls"]) == (0, file.kinds, 0)
+
+
+@pytest.mark.skipif(not PACKS["ComfyUI-GGUF"].is_dir(), reason="COMFYUI_GGUF_PATH names no such pack")
+def test_a_gguf_file_runs_compiled(tmp_path: Path) -> None:
+    """By the pack's own loader.
+
+    Weights with a LoRA are computed before each block: one more compile for each kind of block, and for each choice of
+    layers that the LoRA is for.
+    """
+    host.boot()
+    base, environ = server.prepare_base(tmp_path / "base"), environment_of(tmp_path / "home")
+    (base / "custom_nodes" / "ComfyUI-GGUF").symlink_to(PACKS["ComfyUI-GGUF"])
+    folder = base / "models" / "diffusion_models"
+    folder.mkdir(parents=True)
+    dit_files.write(GGUF.family, folder / f"{GGUF}.gguf", base / "models/loras" / f"{GGUF}.safetensors", GGUF.layers)
+    blocks = f"block graphs: {GGUF.blocks} of {GGUF.blocks} blocks compiled"
+    with server.running(base, host.comfyui_path(), env=environ) as running:
+        plain = same(running, prompt_of(GGUF))
+        again = same(running, prompt_of(GGUF, 192, 128))
+        assert again.text("compile").startswith(blocks), again.texts
+        assert running.status()["compiles"] == GGUF.kinds
+        assert difference(same(running, prompt_of(GGUF, lora=1.0)), plain) > 10
+        compiles = running.status()["compiles"]
+        for strength in (0.5, 0.0, 0.7):
+            changed = same(running, prompt_of(GGUF, lora=strength))
+            assert changed.text("compile").startswith(blocks), changed.texts
+        assert running.status()["compiles"] == compiles >= 2 * GGUF.kinds
+    with server.running(base, host.comfyui_path(), env=environ) as running:
+        for lora in (0.0, 1.0):
+            restored = same(running, prompt_of(GGUF, lora=lora))
+            assert restored.text("compile").startswith(blocks), restored.texts
+        status = running.status()
+        assert (status["compiles"], status["restores"], status["eager_calls"]) == (0, compiles, 0)

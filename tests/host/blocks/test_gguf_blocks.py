@@ -128,6 +128,9 @@ def test_types_shapes_and_loras_are_part_of_the_architecture(pack: str) -> None:
     block[0].weight = ggml_models.layer(pack, linear(1), KINDS.Q8_0).weight
     guard.refresh(block)
     assert (guard.version, guard.architecture(block)) == first, "other values of the same type"
+    block[0].largest_layer = True  # as the pack marks one layer of a file
+    guard.refresh(block)
+    assert (guard.version, guard.architecture(block)) == first
     for change in ({"patches": [([], "weight")]}, {"tensor_type": KINDS.Q5_1}, {"tensor_shape": torch.Size((32, 512))}):
         before = {name: getattr(block[0].weight, name) for name in change}
         vars(block[0].weight).update(change)

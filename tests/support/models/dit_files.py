@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..dit_matrix.weights import lora_of
-from . import dits, quantised
+from . import dits, gguf_files, quantised
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,17 @@ def write(name: str, model: Path, lora: Path, layers: str = "") -> None:
     """Write a model's file and that of a LoRA for it.
 
     Args:
-        layers: a format of `quantised.FORMATS`; empty: float32.
+        layers: a format of `quantised.FORMATS`, or a type of GGUF where the file is one; empty: float32.
     """
     import comfy.utils
 
-    unet = SIZES[name].unet
-    made = quantised.load(name, layers, **unet) if layers else dits.load(name, dtype=torch.float32, **unet)
+    unet, is_gguf = SIZES[name].unet, model.suffix == ".gguf"
+    whole = not layers or is_gguf
+    made = dits.load(name, dtype=torch.float32, **unet) if whole else quantised.load(name, layers, **unet)
     state = made.model.diffusion_model.state_dict()
-    comfy.utils.save_torch_file({key: one.contiguous() for key, one in state.items()}, str(model))
+    if is_gguf:
+        gguf_files.write(state, model, name, gguf_files.KINDS[layers])
+    else:
+        comfy.utils.save_torch_file({key: one.contiguous() for key, one in state.items()}, str(model))
     plain = dits.load(name, dtype=torch.float32, **unet)
     comfy.utils.save_torch_file(lora_of(plain), str(lora))

@@ -64,3 +64,21 @@ def loaded(model: Any, folder: Path, kind: Any = KINDS.Q8_0) -> Any:
     computed = GGUFQuantizationConfig(compute_dtype=torch.float32)
     read = {"config": str(config), "quantization_config": computed, "torch_dtype": torch.float32}
     return type(model).from_single_file(str(file), **read)
+
+
+def write(state: dict[str, torch.Tensor], file: Path, family: str, kind: Any) -> None:
+    """Write a model's file as ComfyUI-GGUF's loader reads it.
+
+    Matrices of blocks are in a type, where rows hold whole groups of it; all else is in float32.
+    """
+    size, _ = gguf.GGML_QUANT_SIZES[kind]
+    writer = gguf.GGUFWriter(str(file), family)
+    for name, tensor in state.items():
+        if tensor.ndim == 2 and "blocks" in name and tensor.shape[1] % size == 0:
+            writer.add_tensor(name, packed(tensor, kind).numpy(), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, tensor.float().contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
