@@ -34,11 +34,15 @@ _OPTIONS = "dequant_dtype", "patch_dtype"
 _USED = (_TENSOR, "GGMLLayer.cast_bias_weight", "GGMLOps.Linear", "is_quantized", "dequantize_tensor")
 
 
-@functools.lru_cache(maxsize=64)  # asked for each weight of each block
 def _pack(cls: type) -> Any:
     """The pack's module of layers, by its class of tensors; None: it is no such class, or the pack lacks something."""
-    module = sys.modules.get(cls.__module__)
-    return module if cls.__name__ == _TENSOR and module is not None and _is_packs(module) else None
+    if cls not in _packs:  # asked for each weight of each block
+        module = sys.modules.get(cls.__module__)
+        _packs[cls] = module if cls.__name__ == _TENSOR and module is not None and _is_packs(module) else None
+    return _packs[cls]
+
+
+_packs: weakref.WeakKeyDictionary[type, ModuleType | None] = weakref.WeakKeyDictionary()
 
 
 def _is_packs(module: ModuleType) -> bool:
