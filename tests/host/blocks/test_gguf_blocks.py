@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -179,6 +180,34 @@ def test_lifecycle(pack: str, name: str, kind: str, counters: Counters, fresh_pr
             report = check(one, name)
             assert report["calls"] and not report["eager_codes"], report
         assert not process.counters.compiles
+
+
+@pytest.mark.full
+def test_sixty_runs_with_changes_behind_the_patcher(pack: str) -> None:
+    """LoRAs in turns; then weights' patches taken away, and options of the pack set, by nobody's leave."""
+    name, counts = "qwen-image", []
+    model = ggml_models.load(pack, name, KINDS.Q8_0)
+    for number in range(60):
+        adapted = with_lora(model, 0.5 + number % 3) if number % 2 else model
+        dits.sample(compiled(adapted), name, steps=1)
+        del adapted
+        if number % 20 == 19:
+            gc.collect()
+            counts.append(sum(isinstance(one, torch.Tensor) for one in gc.get_objects()))
+    assert counts[2] - counts[1] < 10 and counts[1] - counts[0] < 10, counts
+    assert not check(model, name)["eager_codes"]
+    ops, one = ggml_models.pack(pack).ops, model.model.diffusion_model.transformer_blocks[1].attn.to_q
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ops.GGMLOps.Linear, "patch_dtype", torch.float32)
+        assert "weight_format" in check(model, name)["eager_codes"]
+    assert not check(model, name)["eager_codes"]
+    change = torch.randn(tuple(one.weight.tensor_shape)) * 0.05
+    one.weight.patches = [([(1.0, ("diff", (change,)), 1.0, None, None)], "weight")]
+    changed = dits.sample(compiled(model), name)
+    assert distance(changed, dits.sample(model, name)) < EXACT
+    one.weight.patches = []
+    assert distance(changed, dits.sample(model, name)) > EXACT
+    assert not check(model, name)["eager_codes"]
 
 
 def with_lora(model: Any, strength: float) -> Any:
