@@ -146,6 +146,7 @@ def test_a_gguf_file_runs_compiled(tmp_path: Path) -> None:
             changed = same(running, prompt_of(GGUF, lora=strength))
             assert changed.text("compile").startswith(blocks), changed.texts
         assert running.status()["compiles"] == compiles >= 2 * GGUF.kinds
+    assert len([*folder.rglob("manifest.json")]) == compiles
     with server.running(base, host.comfyui_path(), env=environ) as running:
         for lora in (0.0, 1.0):
             restored = same(running, prompt_of(GGUF, lora=lora))
