@@ -82,6 +82,17 @@ def prompt_of(file: File, width: int = 128, height: int = 128, lora: float = 0.0
     return prompt
 
 
+def prepared(file: File, tmp_path: Path) -> tuple[Path, Path, dict[str, str]]:
+    """A base directory with the file and its LoRA, the folder of the file, and a server's environment."""
+    host.boot()
+    base = server.prepare_base(tmp_path / "base")
+    folder = base / "models" / "diffusion_models"
+    folder.mkdir(parents=True)
+    model = folder / (f"{file}.gguf" if file is GGUF else f"{file}.safetensors")
+    dit_files.write(file.family, model, base / "models" / "loras" / f"{file}.safetensors", file.layers)
+    return base, folder, environment_of(tmp_path / "home")
+
+
 def same(running: server.Server, prompt: workflows.Prompt) -> server.Outcome:
     """Run a workflow with the node and without it; what it gave with it."""
     wanted, found = running.run(workflows.without_onegraph(prompt)), running.run(prompt)
@@ -95,13 +106,7 @@ def same(running: server.Server, prompt: workflows.Prompt) -> server.Outcome:
 )
 def test_a_file_runs_compiled(file: File, tmp_path: Path) -> None:
     """Compiled once for all sizes and LoRAs, kept beside the file, and restored by the next process."""
-    host.boot()
-    base, environ = server.prepare_base(tmp_path / "base"), environment_of(tmp_path / "home")
-    folder = base / "models" / "diffusion_models"
-    folder.mkdir(parents=True)
-    dit_files.write(
-        file.family, folder / f"{file}.safetensors", base / "models/loras" / f"{file}.safetensors", file.layers
-    )
+    base, folder, environ = prepared(file, tmp_path)
     blocks = f"block graphs: {file.blocks} of {file.blocks} blocks compiled"
     with server.running(base, host.comfyui_path(), env=environ) as running:
         plain = same(running, prompt_of(file))
@@ -128,12 +133,8 @@ def test_a_gguf_file_runs_compiled(tmp_path: Path) -> None:
     Weights with a LoRA are computed before each block: one more compile for each kind of block, and for each choice of
     layers that the LoRA is for.
     """
-    host.boot()
-    base, environ = server.prepare_base(tmp_path / "base"), environment_of(tmp_path / "home")
+    base, folder, environ = prepared(GGUF, tmp_path)
     (base / "custom_nodes" / "ComfyUI-GGUF").symlink_to(PACKS["ComfyUI-GGUF"])
-    folder = base / "models" / "diffusion_models"
-    folder.mkdir(parents=True)
-    dit_files.write(GGUF.family, folder / f"{GGUF}.gguf", base / "models/loras" / f"{GGUF}.safetensors", GGUF.layers)
     blocks = f"block graphs: {GGUF.blocks} of {GGUF.blocks} blocks compiled"
     with server.running(base, host.comfyui_path(), env=environ) as running:
         plain = same(running, prompt_of(GGUF))
