@@ -52,6 +52,10 @@ def _made_by_nobody(weight: torch.Tensor) -> Made | None:
     return None
 
 
+def _itself(value: Any) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Composites:
     """What a client knows of composite weights; by default nothing, so that none is served.
@@ -61,12 +65,15 @@ class Composites:
         made: what makes such a weight again when it is called, and its arguments; None where it does not know it.
         exact: gives a copy of a module in float32 whose weights are plain, which quantises nothing.
         classes: classes inside of functions, as `module:name`, that the client makes again in the compiling process.
+        stand_in: what a model in the compiling process has in place of an object of the client's that cannot be there,
+            such as who samples; None: the object itself. It refers to no class of the pack, which has another name there.
     """
 
     parts: Callable[[torch.Tensor], WeightParts | None] = _none
     made: Callable[[torch.Tensor], Made | None] = _made_by_nobody
     exact: Callable[[torch.nn.Module], torch.nn.Module] | None = None
     classes: frozenset[str] = frozenset()
+    stand_in: Callable[[Any], Any] = _itself
 
 
 NONE = Composites()

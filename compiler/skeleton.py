@@ -7,6 +7,7 @@ only. Nothing of the graph store is ever unpickled.
 
 from __future__ import annotations
 
+import copy
 import copyreg
 import io
 import pickle
@@ -41,6 +42,11 @@ class _Pickler(pickle.Pickler):
             )
         if isinstance(obj, torch.Tensor):
             return self._composite(obj)
+        if isinstance(obj, torch.Stream | torch.Event):  # of a copy that is under way
+            return type(None), ()
+        stand_in = self._composites.stand_in(obj)
+        if stand_in is not None:
+            return copy.copy, (stand_in,)
         # Since torch 2.14 every module has a `__getstate__` of torch's own.
         usual = all(
             getattr(cls, name, None) in (getattr(object, name, None), getattr(torch.nn.Module, name, None))

@@ -73,6 +73,8 @@ USES: dict[Feature, tuple[Use, ...]] = {
         Use("comfy.model_patcher.ModelPatcher.remove_callbacks_with_key", ("call_type", "key")),
         Use("comfy.model_patcher.ModelPatcher.clone"),
         *uses("comfy.model_base.BaseModel", "get_dtype_inference", "memory_required"),
+        Use("comfy.model_patcher.ModelPatcher.get_free_memory", ("device",)),
+        Use("comfy.model_management.get_free_memory", ("dev",)),
     ),
     "blocks": (
         Use("comfy.model_management.get_torch_device"),

@@ -14,7 +14,7 @@ from ...common.torch_private import tables
 from ...compiler.composite_weights import Composites, Made, WeightParts, class_name
 from ...compiler.layer_swap import ExactLinear, in_float32
 from ...runtime.guards.code_guard import is_defined_in
-from ..comfyui import contract
+from ..comfyui import contract, sampled_by
 from . import ggml
 
 _LOCAL = "comfy.ops:mixed_precision_ops.<locals>.MixedPrecisionOps"
@@ -24,7 +24,7 @@ _CLASSES = frozenset({_LOCAL, LINEAR, f"{_LOCAL}.Embedding", f"{_LOCAL}.MoEExper
 
 def composites() -> Composites:
     """How quantised weights are read. The host's are those of comfy-kitchen, which ComfyUI may be without."""
-    return Composites(parts, _made_by, exact_block, _CLASSES | ggml.classes())
+    return Composites(parts, _made_by, exact_block, _CLASSES | ggml.classes(), sampled_by.stand_in)
 
 
 def is_quantised(weight: Any) -> bool:

@@ -139,6 +139,17 @@ def test_graphs_call_what_layers_prefer(counters: Counters) -> None:
     assert counters.compiles == 2
 
 
+def test_a_model_that_holds_who_samples_it_is_compiled(counters: Counters) -> None:
+    model = preferring.load(unet_model=preferring.Asking)
+    model.model.diffusion_model.current_patcher = model
+    plain = sampled(model)
+    for _ in range(2):
+        compiled = model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), NODE)[0]
+        torch.testing.assert_close(sampled(compiled), plain, atol=1e-5, rtol=1e-5)
+    report = status.last_runs[NODE].to_json()["blocks"]
+    assert (report["calls"], report["eager_codes"], counters.compiles) == (6, {}, 1), status.last_runs[NODE].text()
+
+
 class Renamed(preferring.Block):
     """Takes the options as Prism's blocks do."""
 

@@ -68,7 +68,18 @@ class Model(torch.nn.Module):
         return self.leave(tokens).transpose(1, 2).reshape(batch, 4, height, width)
 
 
-def load(seed: int = 0) -> Any:
+class Asking(Model):
+    """Asks whoever samples it for memory, as Qwen-Image 2.1 does before it keeps keys and values of a prompt."""
+
+    current_patcher: Any = None
+
+    def forward(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.current_patcher.get_free_memory(x.device) > 0:
+            return super().forward(x, *args, **kwargs)
+        raise RuntimeError("no memory is free")
+
+
+def load(seed: int = 0, unet_model: type[Model] = Model) -> Any:
     """A MODEL of it."""
     import comfy.model_base
     import comfy.model_management
@@ -79,7 +90,7 @@ def load(seed: int = 0) -> Any:
 
     config = comfy.supported_models_base.BASE({"dtype": torch.float32})
     cpu = torch.device("cpu")
-    model = comfy.model_base.BaseModel(config, comfy.model_base.ModelType.FLOW, device=cpu, unet_model=Model)
+    model = comfy.model_base.BaseModel(config, comfy.model_base.ModelType.FLOW, device=cpu, unet_model=unet_model)
     dits.seeded(model.diffusion_model, seed)
     device = comfy.model_management.get_torch_device()
     return comfy.model_patcher.ModelPatcher(model, load_device=device, offload_device=cpu)

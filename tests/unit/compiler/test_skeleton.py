@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from support.models import toy
@@ -7,6 +11,7 @@ from support.models import toy
 from onegraph.common.errors import CaptureError
 from onegraph.compiler import skeleton
 from onegraph.compiler.code import fingerprint
+from onegraph.compiler.composite_weights import Composites
 
 
 def test_a_skeleton_travels_without_weights() -> None:
@@ -96,3 +101,33 @@ def test_what_a_custom_node_left_behind_stays_here() -> None:
     assert not hasattr(rebuilt, "left_behind") and not hasattr(rebuilt.inner, "more")
     assert fingerprint.digest(rebuilt) == fingerprint.digest(toy.Toy())
     assert b"onegraph" not in data  # the compiling process knows the pack by another name
+
+
+class Sampler:
+    """Cannot travel."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def free(self) -> int:
+        return 7
+
+
+class Sampled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sampler, self.copies = Sampler(), [(torch.zeros(2), torch.Event("cpu"))]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.sampler.free() + self.copies[0][0]
+
+
+def test_a_client_gives_a_model_something_in_place_of_what_cannot_travel() -> None:
+    def stand_in(value: object) -> object:
+        return SimpleNamespace(free=int) if isinstance(value, Sampler) else None
+
+    with pytest.raises(CaptureError):
+        skeleton.dump(Sampled())
+    made: Any = skeleton.load(skeleton.dump(Sampled(), Composites(stand_in=stand_in)), torch.device("cpu"))
+    assert made.sampler.free() == 0
+    assert made.copies[0][1] is None
