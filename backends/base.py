@@ -116,12 +116,14 @@ class Backend(Protocol):
         inputs: Sequence[torch.Tensor],
         folder: Path,
         pool: WorkerPool | None = None,
+        served: Sequence[Sequence[Sequence[int]]] = (),
     ) -> list[str]:
         """Compile into `folder`; return the names of the files written.
 
         Args:
             inputs: an example call of the range that the graph shall serve.
             pool: the processes that share the work; None: this one alone.
+            served: shapes of the inputs in some other calls that it shall serve: no graph comes of what would not.
 
         Raises:
             CompileError: the backend cannot.

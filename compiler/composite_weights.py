@@ -66,7 +66,7 @@ class Composites:
         exact: gives a copy of a module in float32 whose weights are plain, which quantises nothing.
         classes: classes inside of functions, as `module:name`, that the client makes again in the compiling process.
         stand_in: what a model in the compiling process has in place of an object of the client's that cannot be there,
-            such as who samples; None: the object itself. It refers to no class of the pack, which has another name there.
+            such as who samples; None: the object itself. It refers to no class of the pack, whose name differs there.
     """
 
     parts: Callable[[torch.Tensor], WeightParts | None] = _none

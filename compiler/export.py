@@ -36,6 +36,18 @@ def example_inputs(
     )
 
 
+def served_shapes(shapes: ShapeRange) -> list[list[list[int]]]:
+    """Return the inputs' shapes in some calls inside the range, in which dimensions differ from each other."""
+    calls = []
+    for number in range(3):
+        sizes = {}
+        for place, dim in enumerate(shapes.dims):
+            steps = (dim.high - dim.low) // dim.multiple
+            sizes[dim.name] = dim.low + dim.multiple * min(steps, 1 + number + 3 * place)
+        calls.append([shapes.lengths(spec, sizes) for spec in shapes.inputs])
+    return calls
+
+
 def dynamic_shapes(shapes: ShapeRange) -> list[dict[int, Any]]:
     """Return the range as torch.export takes it: per input, dimension index -> (multiple of a) named Dim."""
     ranges = {dim.name: dim for dim in shapes.dims if not dim.exact}

@@ -18,7 +18,7 @@ from ...common.shapes import ShapeRange
 from ...common.torch_private import OLDEST_TORCH, require, version
 from ..base import AVAILABLE, Availability
 from ..worker_pool import WorkerPool
-from . import partition, runner, settings, sharing
+from . import partition, runner, settings, sharing, specialisation
 from .decompositions import double_by_copies
 from .packages import GRAPH_FILE, PLAN_FILE, compile_region, compile_whole, region_file
 from .repetition import CompileTime
@@ -104,27 +104,31 @@ class InductorBackend:
         inputs: Sequence[torch.Tensor],
         folder: Path,
         pool: WorkerPool | None = None,
+        served: Sequence[Sequence[Sequence[int]]] = (),
     ) -> list[str]:
         pool = pool or WorkerPool(folder)
         device = inputs[0].device
         options = settings.options(device)
         try:
             with settings.compile_settings(device):
+                values = specialisation.values_of(exported, served)
                 if device.type == "cuda":
                     double_by_copies(exported)
                 partitioned = partition.cut(exported, CompileTime(pool.size, _REGION_COSTS[device.type]))
                 if partitioned is None:
                     pool.dismiss()
                     exact = settings.own_rounding(exported)
-                    pool.run({GRAPH_FILE: lambda: compile_whole(exported, {**options, **exact}, folder)})
+                    pool.run({GRAPH_FILE: lambda: compile_whole(exported, {**options, **exact}, folder, values)})
                     return [GRAPH_FILE]
                 plan, modules = partitioned
                 largest_first = sorted(range(len(modules)), key=lambda number: -len(modules[number].graph.nodes))
                 if pool.has_workers:
-                    sharing.hand_out(modules, largest_first, folder)
+                    sharing.hand_out(modules, largest_first, folder, values)
                 pool.run(
                     {
-                        region_file(number): functools.partial(compile_region, modules[number], options, folder, number)
+                        region_file(number): functools.partial(
+                            compile_region, modules[number], options, folder, number, values
+                        )
                         for number in largest_first
                     },
                     {region_file(number): float(len(modules[number].graph.nodes)) for number in largest_first},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch.fx import Node
 
 from ...common.torch_private import require
 from ..base import OPERATIONS
+from . import specialisation
+from .specialisation import Values
 
 GRAPH_FILE = "graph.aoti"  # a graph compiled whole
 PLAN_FILE = "plan.json"  # or how its regions make it up, which are files of their own
@@ -42,11 +44,15 @@ def _options_for(weights: Iterable[Any], nodes: Iterable[Node], options: Mapping
     return {**options, **needed}
 
 
-def compile_whole(exported: torch.export.ExportedProgram, options: Mapping[str, Any], folder: Path) -> None:
-    """Compile a graph as it is into `GRAPH_FILE`."""
+def compile_whole(
+    exported: torch.export.ExportedProgram, options: Mapping[str, Any], folder: Path, served: Sequence[Values] = ()
+) -> None:
+    """Compile a graph as it is into `GRAPH_FILE`. Raises CompileError: see `specialisation.checked`."""
     arguments, keywords = exported.example_inputs
     chosen = _options_for(exported.state_dict.values(), exported.graph.nodes, options)
-    package = _compile(exported.module(), arguments, keywords, chosen, folder / "graph.pt2")
+    module: Any = exported.module()
+    with specialisation.checked(module, served):
+        package = _compile(module, arguments, keywords, chosen, folder / "graph.pt2")
     with_whole_metadata(package)
     package.rename(folder / GRAPH_FILE)
 
@@ -89,11 +95,18 @@ def with_whole_metadata(package: Path) -> None:
             archive.writestr(name, data)
 
 
-def compile_region(module: torch.fx.GraphModule, options: Mapping[str, Any], folder: Path, region_type: int) -> None:
+def compile_region(
+    module: torch.fx.GraphModule,
+    options: Mapping[str, Any],
+    folder: Path,
+    region_type: int,
+    served: Sequence[Values] = (),
+) -> None:
     """Compile a region, whose placeholders carry the fake tensors that the export ended with, into its file."""
     examples = tuple(node.meta["val"] for node in module.graph.nodes if node.op == "placeholder")
     # Inductor would name its folder after the region's code, which regions of different sizes share.
     output = {"aot_inductor.output_path": str(folder / f"region{region_type}")}
     chosen = _options_for([*module.parameters(), *module.buffers()], module.graph.nodes, options)
-    package = _compile(module, examples, None, {**chosen, **output}, folder / f"region{region_type}.pt2")
+    with specialisation.checked(module, served):
+        package = _compile(module, examples, None, {**chosen, **output}, folder / f"region{region_type}.pt2")
     package.rename(folder / region_file(region_type))

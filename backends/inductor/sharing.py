@@ -16,6 +16,7 @@ from ...common.errors import in_brief
 from ..worker_pool import WorkerPool
 from . import transfer
 from .packages import compile_region, region_file
+from .specialisation import Values
 
 log = logging.getLogger("onegraph.compiler")
 
@@ -27,8 +28,14 @@ def _transfer_file(region_type: int) -> str:
     return f"region{region_type}.graph"
 
 
-def hand_out(modules: Sequence[torch.fx.GraphModule], order: Sequence[int], folder: Path) -> None:
-    """Let workers have the regions. Where that cannot be, this process compiles them all."""
+def hand_out(
+    modules: Sequence[torch.fx.GraphModule], order: Sequence[int], folder: Path, served: Sequence[Values] = ()
+) -> None:
+    """Let workers have the regions. Where that cannot be, this process compiles them all.
+
+    Args:
+        served: see `specialisation.checked`.
+    """
     try:
         for region_type in order:
             (folder / _transfer_file(region_type)).write_bytes(transfer.dump(modules[region_type]))
@@ -38,7 +45,7 @@ def hand_out(modules: Sequence[torch.fx.GraphModule], order: Sequence[int], fold
         )
         return
     complete = folder / f"{ORDER_FILE}.partial"
-    complete.write_text(json.dumps([*order]), encoding="utf-8")
+    complete.write_text(json.dumps({"order": [*order], "served": [*served]}), encoding="utf-8")
     complete.replace(folder / ORDER_FILE)
 
 
@@ -47,9 +54,10 @@ def compile_handed_out(folder: Path, device: torch.device, options: Mapping[str,
     while not (folder / ORDER_FILE).exists():  # the main worker ends this process when it ends
         time.sleep(_POLL_SECONDS)
 
+    handed_out = json.loads((folder / ORDER_FILE).read_text(encoding="utf-8"))
+
     def compile_type(region_type: int) -> None:
         module = transfer.load((folder / _transfer_file(region_type)).read_bytes(), device)
-        compile_region(module, options, folder, region_type)
+        compile_region(module, options, folder, region_type, handed_out["served"])
 
-    order: list[int] = json.loads((folder / ORDER_FILE).read_text(encoding="utf-8"))
-    pool.run({region_file(number): functools.partial(compile_type, number) for number in order})
+    pool.run({region_file(number): functools.partial(compile_type, number) for number in handed_out["order"]})

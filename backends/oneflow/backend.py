@@ -80,6 +80,7 @@ class OneFlowBackend:
         inputs: Sequence[torch.Tensor],
         folder: Path,
         pool: WorkerPool | None = None,
+        served: Sequence[Sequence[Sequence[int]]] = (),
     ) -> list[str]:
         """Build the graph for inputs like `inputs`, of whose tensors only shapes, dtypes and device count.
 

@@ -252,6 +252,22 @@ def capture_block(
             the options what no graph can honour.
     """
     sizes = SizeRules.infer(calls.records, calls.served)
+    mixed = sizes.mixed(calls.records)
+    if mixed is not sizes:
+        with contextlib.suppress(CaptureError):  # the block's code relies on more than the rules say
+            return _captured(block, calls, mixed, device, settings, watching)
+    return _captured(block, calls, sizes, device, settings, watching)
+
+
+def _captured(
+    block: torch.nn.Module,
+    calls: BlockCalls,
+    sizes: SizeRules,
+    device: torch.device,
+    settings: Settings,
+    watching: Watching,
+) -> CapturedBlock:
+    """Export a block for the calls that rules admit. Raises CaptureError."""
     inputs, dims = examples(calls.form, sizes, device)
     mutated: tuple[int, ...] = ()
     last_unused = False

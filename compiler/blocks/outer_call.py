@@ -43,7 +43,7 @@ class OuterCall:
     Attributes:
         form: of the arguments by name.
         leaves: sizes of tensors (with the values of those of whole numbers, and of timesteps), and numbers.
-        options: plain values among the model's options.
+        options: plain values among the model's options, and dictionaries of such.
     """
 
     form: Form
@@ -60,7 +60,11 @@ class OuterCall:
         model_class: Any = type(model)
         named = parameters_of(model_class).bind(args, kwargs)
         form, leaves = flatten({name: _simple(name, value) for name, value in named.items()})
-        return cls(form, tuple(map(_described, leaves)), plain_options(options_of(named)))
+        options = options_of(named)
+        nested = (
+            {name: one for name, one in options.items() if _is_plain_dict(one)} if isinstance(options, dict) else {}
+        )
+        return cls(form, tuple(map(_described, leaves)), plain_options(options) | nested)
 
     def to_json(self) -> JSON:
         """Return everything, JSON-ready."""
@@ -214,6 +218,11 @@ def repeat(
 def plain_options(options: Any) -> dict[str, Any]:
     """Return the plain values among a model's options: what a capture may read of them."""
     return {name: one for name, one in options.items() if type(one) in _PLAIN} if isinstance(options, dict) else {}
+
+
+def _is_plain_dict(value: Any) -> bool:
+    """Whether it is settings of a node's, such as where a model shall keep what it needs again."""
+    return type(value) is dict and value != {} and {*map(type, value), *map(type, value.values())} <= {*_PLAIN}
 
 
 def _simple(name: str, value: Any) -> Any:

@@ -65,6 +65,18 @@ class BlockSignature:
         ]
         return self.inputs(leaves, device)
 
+    def served_shapes(self) -> list[list[tuple[int, ...]]]:
+        """Return the shapes of what the graph takes in some calls that fit, whose sizes are far from each other."""
+        forms = [*leaf_forms(self.arguments)]
+        return [
+            [
+                (*shape, 0) if isinstance(form, NumberForm) else tuple(shape)
+                for form, shape in zip(forms, one, strict=True)
+            ]
+            for one in self.sizes.samples(len(forms))
+            if self.sizes.are_apart(one)
+        ]
+
     def inputs(self, leaves: Sequence[torch.Tensor | int], device: torch.device) -> list[torch.Tensor]:
         """Return what the graph takes for the leaves of a call that fits."""
         return [leaf if isinstance(leaf, torch.Tensor) else torch.empty(leaf, 0, device=device) for leaf in leaves]

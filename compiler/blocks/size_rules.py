@@ -20,6 +20,7 @@ MOST = 1 << 18  # the largest size that a graph is made for
 _MOST_FACTORS = 3
 _MOST_TRIED = 1 << 24  # elements of all tensors of a call that a graph is tried with
 _SAMPLES = 5
+_MOST_MIXED = 5  # values of a symbol that are tried in an example of several records
 _PRIMES = (3, 29, 7, 53, 13, 37, 5, 19, 71, 11, 43)  # no sums and products of one another
 
 Sizes: TypeAlias = Sequence[tuple[int, ...]]  # of each leaf: a tensor's shape, or a whole number alone
@@ -138,6 +139,25 @@ class SizeRules:
         example = tuple(int(record[leaf][dim]) for leaf, dim in symbols)
         return cls(tuple(symbols), rules, ((1, MOST),) * len(symbols), example)
 
+    def mixed(self, records: Sequence[Sizes]) -> SizeRules:
+        """Return these rules with an example whose symbols differ and are more than 1, of several records if need be.
+
+        A compiler takes what is the same in the example for the same at all times. Where no such example can be made,
+        or the one at hand is one, these rules.
+        """
+        values = [tuple(int(record[leaf][dim]) for leaf, dim in self.symbols) for record in records]
+        if _tells_apart(self.example):
+            return self
+        numbers = range(len(self.symbols))
+        ordered = [(a, b) for a, b in itertools.permutations(numbers, 2) if all(one[a] <= one[b] for one in values)]
+        columns = [sorted({one[number] for one in values})[:_MOST_MIXED] for number in numbers]
+        ways = [
+            way
+            for way in itertools.product(*columns)
+            if _tells_apart(way) and all(way[a] <= way[b] for a, b in ordered)
+        ]
+        return replace(self, example=ways[0]) if ways else self
+
     def within(self, ranges: Sequence[tuple[int, int]]) -> SizeRules:
         """Return these rules for the ranges that a compiled graph serves."""
         if len(ranges) != len(self.symbols):
@@ -218,6 +238,11 @@ class SizeRules:
             shapes[leaf] = (*shapes.get(leaf, ()), rule.value(values))
         return shapes
 
+    def are_apart(self, sizes: Sizes) -> bool:
+        """Tell whether no two symbols are the same in a call that fits, and no slice takes nothing or all but one."""
+        values = [sizes[leaf][dim] for leaf, dim in self.symbols]
+        return len({*values}) == len(values) and all(values[b] - values[a] > 1 for a, b in self.bounds)
+
     def to_json(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""
         rules = [[*place, *rule.to_json()] for place, rule in self.rules.items()]
@@ -252,6 +277,10 @@ class SizeRules:
         if not right:
             raise ValueError(f"no rules of sizes: {data!r}")
         return size_rules
+
+
+def _tells_apart(values: Sequence[int]) -> bool:
+    return all(value > 1 for value in values) and len({*values}) == len(values)
 
 
 def _rule(column: tuple[int, ...], columns: Sequence[tuple[int, ...]]) -> Rule | None:

@@ -129,7 +129,8 @@ def _compile(
             exported, signature, wrapped = _captured(job, client, module, device, seen)
             code = code_record.record(seen, module, client.rules())
         report(Stage("compiling"))
-        files = backend.compile(exported, _trial_inputs(job, signature, device), staging, pool)
+        served = export.served_shapes(job.export_shapes) if signature is None else signature.served_shapes()
+        files = backend.compile(exported, _trial_inputs(job, signature, device), staging, pool, served)
     weights = [*wrapped.named_parameters(remove_duplicate=False), *wrapped.named_buffers(remove_duplicate=False)]
     return _Built(files, dict(weights), _used_weights(exported), code, signature)
 

@@ -45,7 +45,7 @@ _NEWER = {
     ),
     "wan animate 2": Family(
         wan("WAN_Animate2", model_type="animate2", in_dim=36), video(16), (sd3(8.0), _pose_cache),
-        both(clip_vision(), _poses, concat(16, masked=True)), promised="none", codes=(),
+        both(clip_vision(), _poses, concat(16, masked=True)), promised="none",
     ),
 }  # fmt: skip
 

@@ -137,8 +137,10 @@ def kind(model: toy_blocks.Model, sizes: tuple[int, int, int, int] = CALL) -> Ki
     with recording(repeated_blocks(model), toy_blocks.rules(), ("support",)) as found:
         model(*inputs, {})
     one = found.kinds[0]
-    outer = OuterCall.of(model, inputs, {"transformer_options": {"heads": 2, "patches": {"x": [print]}}})
-    assert outer.options == {"heads": 2}
+    settings = {"device": "off", "scale": 0.5}
+    options = {"heads": 2, "patches": {"x": [print]}, "cache": settings, "mixed": {"kept": settings}, "none": {}}
+    outer = OuterCall.of(model, inputs, {"transformer_options": options})
+    assert outer.options == {"heads": 2, "cache": settings}
     made = KindCalls(one.names[0], one.form, tuple(one.records), outer, {}, ("support",))
     return KindCalls.from_json(json.loads(json.dumps(made.to_json())))
 

@@ -145,3 +145,32 @@ def test_records_of_several_forms() -> None:
 
 def test_sizes_of_leaves() -> None:
     assert sizes_of([torch.zeros(2, 3), 7, torch.zeros(())]) == ((2, 3), (7,), ())
+
+
+def prefixed(batch: int, tokens: int, prefix: int) -> tuple[tuple[int, ...], ...]:
+    return ((batch, tokens, 8), (batch, 1), (prefix,))
+
+
+ALONE = [prefixed(3, 29, 29), prefixed(1, 7, 7), prefixed(4, 50, 50)]  # the prefix is all there is
+
+
+def test_an_example_of_several_records_tells_the_symbols_apart() -> None:
+    records = [prefixed(1, 393, 9), *ALONE]
+    rules = SizeRules.infer(records)
+    assert rules.example == (3, 29, 29)
+    batch, tokens, prefix = rules.mixed(records).example
+    assert 1 < batch < prefix < tokens  # as no record has it: it is never more than there are tokens
+    assert rules.mixed(records).rules == rules.rules
+
+
+@pytest.mark.parametrize("records", [ALONE, [prefixed(2, 12, 5), prefixed(1, 7, 3)], [prefixed(1, 9, 1)]])
+def test_an_example_that_tells_them_apart_or_cannot_is_left(records: list[Any]) -> None:
+    rules = SizeRules.infer(records)
+    assert rules.mixed(records) is rules
+
+
+def test_symbols_of_calls_that_are_far_from_each_other() -> None:
+    rules = SizeRules.infer([prefixed(2, 12, 5), prefixed(1, 7, 3), prefixed(3, 40, 5)]).bounded([(2, 1)], [])
+    assert rules.are_apart(prefixed(2, 12, 5))
+    assert not rules.are_apart(prefixed(5, 12, 5))
+    assert not rules.are_apart(prefixed(2, 12, 11))
