@@ -47,12 +47,12 @@ def _options_for(weights: Iterable[Any], nodes: Iterable[Node], options: Mapping
 def compile_whole(
     exported: torch.export.ExportedProgram, options: Mapping[str, Any], folder: Path, served: Sequence[Values] = ()
 ) -> None:
-    """Compile a graph as it is into `GRAPH_FILE`. Raises CompileError: see `specialisation.checked`."""
+    """Compile a graph as it is into `GRAPH_FILE`. Raises CompileError: see `specialisation.check`."""
     arguments, keywords = exported.example_inputs
     chosen = _options_for(exported.state_dict.values(), exported.graph.nodes, options)
     module: Any = exported.module()
-    with specialisation.checked(module, served):
-        package = _compile(module, arguments, keywords, chosen, folder / "graph.pt2")
+    package = _compile(module, arguments, keywords, chosen, folder / "graph.pt2")
+    specialisation.check(module, served)
     with_whole_metadata(package)
     package.rename(folder / GRAPH_FILE)
 
@@ -107,6 +107,6 @@ def compile_region(
     # Inductor would name its folder after the region's code, which regions of different sizes share.
     output = {"aot_inductor.output_path": str(folder / f"region{region_type}")}
     chosen = _options_for([*module.parameters(), *module.buffers()], module.graph.nodes, options)
-    with specialisation.checked(module, served):
-        package = _compile(module, examples, None, {**chosen, **output}, folder / f"region{region_type}.pt2")
+    package = _compile(module, examples, None, {**chosen, **output}, folder / f"region{region_type}.pt2")
+    specialisation.check(module, served)
     package.rename(folder / region_file(region_type))

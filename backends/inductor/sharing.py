@@ -34,7 +34,7 @@ def hand_out(
     """Let workers have the regions. Where that cannot be, this process compiles them all.
 
     Args:
-        served: see `specialisation.checked`.
+        served: see `specialisation.check`.
     """
     try:
         for region_type in order:

@@ -1,10 +1,9 @@
-"""What Inductor settles for after the capture. It decides by the sizes of the example where the capture left a choice,
-such as whether two sizes are the same, and nothing in a compiled graph checks that again."""
+"""What a graph assumes of sizes. Both the capture and Inductor decide by those of the example where there is a choice,
+such as whether two sizes are the same, and not all of that is checked again by the compiled graph."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -20,6 +19,9 @@ def values_of(exported: torch.export.ExportedProgram, served: Sequence[Sequence[
 
     Args:
         served: the shapes of the inputs, of each call.
+
+    Raises:
+        CompileError: the capture has one symbol for sizes that differ, or a number for one that has another value.
     """
     names = [one for one in exported.graph_signature.user_inputs if isinstance(one, str)]
     tensors = {node.name: node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"}
@@ -28,30 +30,31 @@ def values_of(exported: torch.export.ExportedProgram, served: Sequence[Sequence[
         values: dict[str, int] = {}
         for name, shape in zip(names, shapes, strict=True):
             for symbolic, size in zip(tensors[name].shape, shape, strict=True):
-                if isinstance(symbolic, torch.SymInt):
+                if not isinstance(symbolic, torch.SymInt):
+                    same = symbolic == size
+                else:
                     factor, rest = symbolic.node.expr.as_coeff_Mul()
-                    if rest.is_Symbol and factor and not size % factor:
-                        values[rest.name] = size // int(factor)
+                    same = not rest.is_Symbol or values.setdefault(rest.name, size // int(factor)) * factor == size
+                if not same:
+                    raise CompileError(f"its capture has {symbolic} for a size of {name} that may be {size}")
         found.append(values)
     return found
 
 
-@contextlib.contextmanager
-def checked(module: torch.fx.GraphModule, served: Sequence[Values]) -> Iterator[None]:
-    """Raise CompileError at the end if what was assumed of a module's sizes meanwhile does not hold in a served call.
+def check(module: torch.fx.GraphModule, served: Sequence[Values]) -> None:
+    """See to it that all that was assumed of a compiled module's sizes, in the capture or since, holds in served calls.
 
     That sizes differ, from each other or from 1, nearly each graph assumes: such code is right for the same ones, too,
     where less code would do. That they are the same is what makes others wrong.
 
     Raises:
+        CompileError: it would be wrong in one.
         LoadError: this torch does not tell what it assumes.
     """
-    known = {env: {*_assumed(env)} for env in _environments(module)}
-    yield
-    for env, before in known.items():
+    for env in _environments(module):
         for condition in _assumed(env):
-            if condition not in before and any(_fails(condition, values) for values in served):
-                raise CompileError(f"it would serve only calls with {condition}", lasting=True)
+            if any(_fails(condition, values) for values in served):
+                raise CompileError(f"it would serve only calls with {condition}")
 
 
 def _environments(module: torch.fx.GraphModule) -> set[Any]:
