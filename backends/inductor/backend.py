@@ -18,11 +18,12 @@ from ...common.shapes import ShapeRange
 from ...common.torch_private import OLDEST_TORCH, require, version
 from ..base import AVAILABLE, Availability
 from ..worker_pool import WorkerPool
-from . import partition, runner, settings, sharing, specialisation
+from . import partition, runner, settings, sharing
 from .decompositions import double_by_copies
 from .packages import GRAPH_FILE, PLAN_FILE, compile_region, compile_whole, region_file
 from .repetition import CompileTime
 from .runner import InductorRunner
+from .specialisation import Served
 from .target import target
 from .toolchain import Toolchain, compile_anything, cpp_compiler
 
@@ -111,23 +112,23 @@ class InductorBackend:
         options = settings.options(device)
         try:
             with settings.compile_settings(device):
-                values = specialisation.values_of(exported, served)
+                calls = Served.of(exported, served)
                 if device.type == "cuda":
                     double_by_copies(exported)
                 partitioned = partition.cut(exported, CompileTime(pool.size, _REGION_COSTS[device.type]))
                 if partitioned is None:
                     pool.dismiss()
                     exact = settings.own_rounding(exported)
-                    pool.run({GRAPH_FILE: lambda: compile_whole(exported, {**options, **exact}, folder, values)})
+                    pool.run({GRAPH_FILE: lambda: compile_whole(exported, {**options, **exact}, folder, calls)})
                     return [GRAPH_FILE]
                 plan, modules = partitioned
                 largest_first = sorted(range(len(modules)), key=lambda number: -len(modules[number].graph.nodes))
                 if pool.has_workers:
-                    sharing.hand_out(modules, largest_first, folder, values)
+                    sharing.hand_out(modules, largest_first, folder, calls)
                 pool.run(
                     {
                         region_file(number): functools.partial(
-                            compile_region, modules[number], options, folder, number, values
+                            compile_region, modules[number], options, folder, number, calls
                         )
                         for number in largest_first
                     },

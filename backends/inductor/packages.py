@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.fx import Node
 from ...common.torch_private import require
 from ..base import OPERATIONS
 from . import specialisation
-from .specialisation import Values
+from .specialisation import ANY, Served
 
 GRAPH_FILE = "graph.aoti"  # a graph compiled whole
 PLAN_FILE = "plan.json"  # or how its regions make it up, which are files of their own
@@ -45,7 +45,7 @@ def _options_for(weights: Iterable[Any], nodes: Iterable[Node], options: Mapping
 
 
 def compile_whole(
-    exported: torch.export.ExportedProgram, options: Mapping[str, Any], folder: Path, served: Sequence[Values] = ()
+    exported: torch.export.ExportedProgram, options: Mapping[str, Any], folder: Path, served: Served = ANY
 ) -> None:
     """Compile a graph as it is into `GRAPH_FILE`. Raises CompileError: see `specialisation.check`."""
     arguments, keywords = exported.example_inputs
@@ -100,7 +100,7 @@ def compile_region(
     options: Mapping[str, Any],
     folder: Path,
     region_type: int,
-    served: Sequence[Values] = (),
+    served: Served = ANY,
 ) -> None:
     """Compile a region, whose placeholders carry the fake tensors that the export ended with, into its file."""
     examples = tuple(node.meta["val"] for node in module.graph.nodes if node.op == "placeholder")

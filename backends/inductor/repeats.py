@@ -100,6 +100,7 @@ class _Repeats:
 
     def __init__(self, usual: Callable[..., Any]) -> None:
         self._usual = usual
+        self._tracer: Any = None  # of this capture; of another one nothing counts
         self._traces: dict[Any, list[_Trace | None]] = {}
         self._equal: dict[Any, bool] = {}
 
@@ -110,6 +111,8 @@ class _Repeats:
         plain: torch.nn.Module = module if behind is None else behind(module)
         if sum(1 for _ in plain.modules()) < _SMALLEST or not hasattr(tracer, "module_stack"):
             return self._usual(tracer, module, forward, args, kwargs)
+        if tracer is not self._tracer:
+            self._tracer, self._traces, self._equal = tracer, {}, {}
         leaves, spec = pytree.tree_flatten((args, kwargs))
         key = (_structure(plain), str(spec), *map(_traits, leaves))
         traces = self._traces.setdefault(key, [])

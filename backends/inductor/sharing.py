@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ...common.errors import in_brief
 from ..worker_pool import WorkerPool
 from . import transfer
 from .packages import compile_region, region_file
-from .specialisation import Values
+from .specialisation import ANY, Served
 
 log = logging.getLogger("onegraph.compiler")
 
@@ -28,9 +29,7 @@ def _transfer_file(region_type: int) -> str:
     return f"region{region_type}.graph"
 
 
-def hand_out(
-    modules: Sequence[torch.fx.GraphModule], order: Sequence[int], folder: Path, served: Sequence[Values] = ()
-) -> None:
+def hand_out(modules: Sequence[torch.fx.GraphModule], order: Sequence[int], folder: Path, served: Served = ANY) -> None:
     """Let workers have the regions. Where that cannot be, this process compiles them all.
 
     Args:
@@ -45,7 +44,7 @@ def hand_out(
         )
         return
     complete = folder / f"{ORDER_FILE}.partial"
-    complete.write_text(json.dumps({"order": [*order], "served": [*served]}), encoding="utf-8")
+    complete.write_text(json.dumps({"order": [*order], "served": asdict(served)}), encoding="utf-8")
     complete.replace(folder / ORDER_FILE)
 
 
@@ -58,6 +57,6 @@ def compile_handed_out(folder: Path, device: torch.device, options: Mapping[str,
 
     def compile_type(region_type: int) -> None:
         module = transfer.load((folder / _transfer_file(region_type)).read_bytes(), device)
-        compile_region(module, options, folder, region_type, handed_out["served"])
+        compile_region(module, options, folder, region_type, Served(**handed_out["served"]))
 
     pool.run({region_file(number): functools.partial(compile_type, number) for number in handed_out["order"]})

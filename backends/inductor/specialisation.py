@@ -3,7 +3,8 @@ such as whether two sizes are the same, and not all of that is checked again by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -11,37 +12,55 @@ import torch
 
 from ...common.errors import CompileError, LoadError
 
-Values = Mapping[str, int]  # of a capture's symbols, by name
+_ASSERTION = "aten._assert_scalar.default"
 
 
-def values_of(exported: torch.export.ExportedProgram, served: Sequence[Sequence[Sequence[int]]]) -> list[Values]:
-    """Return the values of a capture's symbols in some calls.
+@dataclass(frozen=True)
+class Served:
+    """Calls that a graph shall serve, as its capture has them.
 
-    Args:
-        served: the shapes of the inputs, of each call.
-
-    Raises:
-        CompileError: the capture has one symbol for sizes that differ, or a number for one that has another value.
+    Attributes:
+        values: of the symbols by name, of each call.
+        asserted: conditions that the graph checks itself.
     """
-    names = [one for one in exported.graph_signature.user_inputs if isinstance(one, str)]
-    tensors = {node.name: node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"}
-    found: list[Values] = []
-    for shapes in served:
-        values: dict[str, int] = {}
-        for name, shape in zip(names, shapes, strict=True):
-            for symbolic, size in zip(tensors[name].shape, shape, strict=True):
-                if not isinstance(symbolic, torch.SymInt):
-                    same = symbolic == size
-                else:
-                    factor, rest = symbolic.node.expr.as_coeff_Mul()
-                    same = not rest.is_Symbol or values.setdefault(rest.name, size // int(factor)) * factor == size
-                if not same:
-                    raise CompileError(f"its capture has {symbolic} for a size of {name} that may be {size}")
-        found.append(values)
-    return found
+
+    values: Sequence[dict[str, int]] = ()
+    asserted: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, exported: torch.export.ExportedProgram, calls: Sequence[Sequence[Sequence[int]]]) -> Served:
+        """Describe calls by the shapes of their inputs.
+
+        Raises:
+            CompileError: the capture has one symbol for sizes that differ there, or a number for one of another value.
+        """
+        names = [one for one in exported.graph_signature.user_inputs if isinstance(one, str)]
+        tensors = {node.name: node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"}
+        found: list[dict[str, int]] = []
+        for shapes in calls:
+            sizes = [
+                (_expression(symbolic), size, name)
+                for name, shape in zip(names, shapes, strict=True)
+                for symbolic, size in zip(tensors[name].shape, shape, strict=True)
+            ]
+            values: dict[str, int] = {}
+            for expression, size, _ in sizes:
+                factor, rest = expression.as_coeff_Mul()
+                if rest.is_Symbol:
+                    values.setdefault(rest.name, size // int(factor))
+            for expression, size, name in sizes:
+                if expression.subs({one: values[one.name] for one in expression.free_symbols}) != size:
+                    raise CompileError(f"its capture has {expression} for a size of {name} that may be {size}")
+            found.append(values)
+        asserting = (node.args[0] for node in exported.graph.nodes if str(node.target) == _ASSERTION)
+        conditions = (getattr(one, "meta", {}).get("val") for one in asserting)
+        return cls(found, [str(one.node.expr) for one in conditions if isinstance(one, torch.SymBool)])
 
 
-def check(module: torch.fx.GraphModule, served: Sequence[Values]) -> None:
+ANY = Served()  # nothing is known of them
+
+
+def check(module: torch.fx.GraphModule, served: Served) -> None:
     """See to it that all that was assumed of a compiled module's sizes, in the capture or since, holds in served calls.
 
     That sizes differ, from each other or from 1, nearly each graph assumes: such code is right for the same ones, too,
@@ -53,8 +72,12 @@ def check(module: torch.fx.GraphModule, served: Sequence[Values]) -> None:
     """
     for env in _environments(module):
         for condition in _assumed(env):
-            if any(_fails(condition, values) for values in served):
+            if str(condition) not in served.asserted and any(_fails(condition, values) for values in served.values):
                 raise CompileError(f"it would serve only calls with {condition}")
+
+
+def _expression(size: int | torch.SymInt) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
 
 
 def _environments(module: torch.fx.GraphModule) -> set[Any]:
@@ -75,13 +98,9 @@ def _assumed(env: Any) -> list[Any]:
         raise LoadError(f"This torch does not tell what it assumes of sizes ({error}).") from error
 
 
-def _is_difference(condition: Any) -> bool:
-    return isinstance(condition, sympy.Ne)
-
-
-def _fails(condition: Any, values: Values) -> bool:
+def _fails(condition: Any, values: dict[str, int]) -> bool:
     """Whether a condition does not hold; of symbols that are no inputs' nothing is known."""
     symbols = getattr(condition, "free_symbols", ())
-    if _is_difference(condition) or any(one.name not in values for one in symbols):
+    if isinstance(condition, sympy.Ne) or any(one.name not in values for one in symbols):
         return False
     return str(condition.subs({one: values[one.name] for one in symbols})) == "False"

@@ -14,7 +14,7 @@ from ...common.torch_private import assume, contiguous_where_asked, memory_of
 from . import attention, call_tree
 from .attention import Attention
 from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, flatten, leaf_forms
-from .captured_sizes import examples, ranges, rule_of, slices
+from .captured_sizes import examples, ranges, rule_of, same_symbols, slices
 from .functions import CalledFunctions, Result
 from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 from .overlap import apart
@@ -252,9 +252,8 @@ def capture_block(
             the options what no graph can honour.
     """
     sizes = SizeRules.infer(calls.records, calls.served)
-    mixed = sizes.mixed(calls.records)
-    if mixed is not sizes:
-        with contextlib.suppress(CaptureError):  # the block's code relies on more than the rules say
+    for mixed in sizes.mixed(calls.records):
+        with contextlib.suppress(CaptureError):
             return _captured(block, calls, mixed, device, settings, watching)
     return _captured(block, calls, sizes, device, settings, watching)
 
@@ -289,11 +288,12 @@ def _captured(
             raise CaptureError(
                 f"The block could not be captured as one graph ({in_brief(error)}); it runs eager instead."
             ) from error
-        bounded = sizes.bounded(slices(program, sizes), [*calls.records, *calls.served])
+        narrower = sizes.bounded(slices(program, sizes), [*calls.records, *calls.served])
+        narrower = narrower.same(same_symbols(program, sizes))
         unused = last_unused or attention.last_is_unused(program)
-        if (call.seen.changed, bounded.bounds, unused) == (mutated, sizes.bounds, last_unused):
+        if (call.seen.changed, narrower, unused) == (mutated, sizes, last_unused):
             break
-        mutated, sizes, last_unused = call.seen.changed, bounded, unused
+        mutated, sizes, last_unused = call.seen.changed, narrower, unused
     lifted = [name for name in program.constants if name not in dict(call.named_buffers())]
     if lifted:
         raise CaptureError(f"The block's code makes a constant tensor ({lifted[0]}) that is no weight; it runs eager.")

@@ -80,6 +80,14 @@ def slices(program: torch.export.ExportedProgram, sizes: SizeRules) -> set[tuple
     return pairs
 
 
+def same_symbols(program: torch.export.ExportedProgram, sizes: SizeRules) -> dict[int, int]:
+    """Which symbols the capture takes for an earlier one: the code needs that, or they were so in the example."""
+    first: dict[str, int] = {}
+    symbolic = [str(one.node.expr) if isinstance(one, torch.SymInt) else "" for one in _symbolic(program, sizes)]
+    earlier = {number: first.setdefault(one, number) for number, one in enumerate(symbolic) if one}
+    return {number: one for number, one in earlier.items() if one != number}
+
+
 def ranges(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[tuple[int, int]]:
     """What the capture left of each symbol's range; calls outside are other code's."""
     ranges: list[tuple[int, int]] = []

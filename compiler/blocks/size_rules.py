@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -20,7 +20,7 @@ MOST = 1 << 18  # the largest size that a graph is made for
 _MOST_FACTORS = 3
 _MOST_TRIED = 1 << 24  # elements of all tensors of a call that a graph is tried with
 _SAMPLES = 5
-_MOST_MIXED = 5  # values of a symbol that are tried in an example of several records
+_MOST_MIXED = 3  # symbols of an example that have the value of another record
 _PRIMES = (3, 29, 7, 53, 13, 37, 5, 19, 71, 11, 43)  # no sums and products of one another
 
 Sizes: TypeAlias = Sequence[tuple[int, ...]]  # of each leaf: a tensor's shape, or a whole number alone
@@ -139,24 +139,29 @@ class SizeRules:
         example = tuple(int(record[leaf][dim]) for leaf, dim in symbols)
         return cls(tuple(symbols), rules, ((1, MOST),) * len(symbols), example)
 
-    def mixed(self, records: Sequence[Sizes]) -> SizeRules:
-        """Return these rules with an example whose symbols differ and are more than 1, of several records if need be.
+    def mixed(self, records: Sequence[Sizes]) -> Iterator[SizeRules]:
+        """Yield these rules with examples whose symbols differ and are more than 1: records in which a few symbols have
+        values of other records, the fewest first. A block's code may refuse some: it may rely on more than the rules.
 
-        A compiler takes what is the same in the example for the same at all times. Where no such example can be made,
-        or the one at hand is one, these rules.
+        A compiler takes what is the same in the example for the same at all times. Where the example at hand is such a
+        one there is no other.
         """
-        values = [tuple(int(record[leaf][dim]) for leaf, dim in self.symbols) for record in records]
         if _tells_apart(self.example):
-            return self
+            return
+        values = [*dict.fromkeys(tuple(int(record[leaf][dim]) for leaf, dim in self.symbols) for record in records)]
         numbers = range(len(self.symbols))
         ordered = [(a, b) for a, b in itertools.permutations(numbers, 2) if all(one[a] <= one[b] for one in values)]
-        columns = [sorted({one[number] for one in values})[:_MOST_MIXED] for number in numbers]
-        ways = [
-            way
-            for way in itertools.product(*columns)
-            if _tells_apart(way) and all(way[a] <= way[b] for a, b in ordered)
-        ]
-        return replace(self, example=ways[0]) if ways else self
+        columns = [sorted({one[number] for one in values}) for number in numbers]
+        for count in range(1, _MOST_MIXED + 1):
+            ways = [
+                way
+                for record, places in itertools.product(values, itertools.combinations(numbers, count))
+                for others in itertools.product(*(columns[place] for place in places))
+                if _tells_apart(way := _with(record, places, others))
+            ]
+            in_order = (way for way in ways if all(way[a] <= way[b] for a, b in ordered))
+            for way in dict.fromkeys((*itertools.islice(in_order, 1), *ways[:1])):
+                yield replace(self, example=way)
 
     def within(self, ranges: Sequence[tuple[int, int]]) -> SizeRules:
         """Return these rules for the ranges that a compiled graph serves."""
@@ -169,6 +174,25 @@ class SizeRules:
         values = [[record[leaf][dim] for leaf, dim in self.symbols] for record in records]
         holding = {(a, b) for a, b in pairs if all(one[a] <= one[b] for one in values)}
         return replace(self, bounds=tuple(sorted(holding | {*self.bounds})))
+
+    def same(self, pairs: Mapping[int, int]) -> SizeRules:
+        """Return these rules for calls in which symbols are the same as earlier ones, by their numbers."""
+        kept = [number for number in range(len(self.symbols)) if number not in pairs]
+        number_of = {number: kept.index(pairs.get(number, number)) for number in range(len(self.symbols))}
+
+        def of_kept(values: Sequence[Any]) -> tuple[Any, ...]:
+            return tuple(values[number] for number in kept[: len(values)])
+
+        return SizeRules(
+            of_kept(self.symbols),
+            {
+                place: replace(rule, symbols=tuple(number_of[one] for one in rule.symbols))
+                for place, rule in self.rules.items()
+            },
+            of_kept(self.ranges),
+            of_kept(self.example) if self.example else (),
+            tuple(dict.fromkeys((number_of[a], number_of[b]) for a, b in self.bounds if number_of[a] != number_of[b])),
+        )
 
     def varies(self, leaf: int, dim: int) -> bool:
         """Tell whether a size differs from call to call."""
@@ -277,6 +301,13 @@ class SizeRules:
         if not right:
             raise ValueError(f"no rules of sizes: {data!r}")
         return size_rules
+
+
+def _with(record: tuple[int, ...], places: Sequence[int], values: Sequence[int]) -> tuple[int, ...]:
+    way = [*record]
+    for place, value in zip(places, values, strict=True):
+        way[place] = value
+    return tuple(way)
 
 
 def _tells_apart(values: Sequence[int]) -> bool:

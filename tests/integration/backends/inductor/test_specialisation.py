@@ -55,7 +55,7 @@ def compiled(module: torch.nn.Module, folder: Path, columns: int, first: int) ->
 
 @pytest.mark.parametrize("module", [Written(), Added()])
 def test_sizes_that_coincide_in_the_example_are_not_taken_for_the_same(module: torch.nn.Module, tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match="its capture has s|it would serve only calls with Eq"):
+    with pytest.raises(CompileError, match=r"its capture has s|it would serve only calls with Eq"):
         compiled(module, tmp_path, 7, 7)
 
 

@@ -154,19 +154,20 @@ def prefixed(batch: int, tokens: int, prefix: int) -> tuple[tuple[int, ...], ...
 ALONE = [prefixed(3, 29, 29), prefixed(1, 7, 7), prefixed(4, 50, 50)]  # the prefix is all there is
 
 
-def test_an_example_of_several_records_tells_the_symbols_apart() -> None:
+def test_examples_of_several_records_tell_the_symbols_apart() -> None:
     records = [prefixed(1, 393, 9), *ALONE]
     rules = SizeRules.infer(records)
     assert rules.example == (3, 29, 29)
-    batch, tokens, prefix = rules.mixed(records).example
-    assert 1 < batch < prefix < tokens  # as no record has it: it is never more than there are tokens
-    assert rules.mixed(records).rules == rules.rules
+    mixed = [*rules.mixed(records)]
+    assert mixed[0].example == (3, 393, 9)  # the fewest are other's, and a prefix is never more than there are tokens
+    for one in mixed:
+        assert min(one.example) > 1 and len({*one.example}) == 3
+        assert (one.rules, one.symbols) == (rules.rules, rules.symbols)
 
 
 @pytest.mark.parametrize("records", [ALONE, [prefixed(2, 12, 5), prefixed(1, 7, 3)], [prefixed(1, 9, 1)]])
 def test_an_example_that_tells_them_apart_or_cannot_is_left(records: list[Any]) -> None:
-    rules = SizeRules.infer(records)
-    assert rules.mixed(records) is rules
+    assert [*SizeRules.infer(records).mixed(records)] == []
 
 
 def test_symbols_of_calls_that_are_far_from_each_other() -> None:
@@ -174,3 +175,16 @@ def test_symbols_of_calls_that_are_far_from_each_other() -> None:
     assert rules.are_apart(prefixed(2, 12, 5))
     assert not rules.are_apart(prefixed(5, 12, 5))
     assert not rules.are_apart(prefixed(2, 12, 11))
+
+
+def test_symbols_that_a_capture_takes_for_the_same() -> None:
+    records = [call(*one) for one in CALLS]
+    rules = RULES.bounded([(0, 1), (0, 2), (3, 1)], records).same({2: 1, 4: 3})
+    assert rules.symbols == ((0, 0), (0, 1), (5, 0))
+    assert rules.rules[1, 1] == Rule("symbol", 0, (1,))
+    assert rules.rules[3, 1] == Rule("sum", 0, (1, 1))
+    assert rules.example == tuple(RULES.example[number] for number in (0, 1, 3))
+    assert rules.bounds == ((0, 1), (2, 1))
+    assert rules.fits(((2, 9, 64), (2, 9, 64), (2, 64), (1, 18, 2, 2), (4,), (3, 3)))
+    assert not rules.fits(((2, 9, 64), (2, 8, 64), (2, 64), (1, 17, 2, 2), (4,), (3, 3)))
+    assert RULES.same({}) == RULES
