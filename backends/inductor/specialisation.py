@@ -98,9 +98,18 @@ def _assumed(env: Any) -> list[Any]:
         raise LoadError(f"This torch does not tell what it assumes of sizes ({error}).") from error
 
 
+def _is_difference(condition: Any) -> bool:
+    """Whether a condition says that sizes are not the same, or that one is more than 0 or 1."""
+    if isinstance(condition, sympy.Ne):
+        return True
+    smaller = getattr(condition, "lts", None)  # of an inequality
+    least = 1 if isinstance(condition, (sympy.StrictLessThan, sympy.StrictGreaterThan)) else 2
+    return smaller is not None and bool(smaller.is_number) and bool(smaller <= least)
+
+
 def _fails(condition: Any, values: dict[str, int]) -> bool:
     """Whether a condition does not hold; of symbols that are no inputs' nothing is known."""
     symbols = getattr(condition, "free_symbols", ())
-    if isinstance(condition, sympy.Ne) or any(one.name not in values for one in symbols):
+    if _is_difference(condition) or any(one.name not in values for one in symbols):
         return False
     return str(condition.subs({one: values[one.name] for one in symbols})) == "False"

@@ -49,11 +49,11 @@ FULL: dict[str, dict[str, Any]] = {
                  "layers": 28, "txtlayers": 12, "txtheads": 20, "txtkvheads": 20},
         "width": 12 * 2560, "tokens": 96,
     },
-    "qwen-image 2.1": {  # of ComfyUI 0.34 and later
-        "dit": {"config": "QwenImage21", "unet": {"image_model": "qwen_image21", "in_channels": 128,
-                "out_channels": 128, "num_layers": 32, "attention_head_dim": 128, "num_attention_heads": 32,
-                "context_in_dim": 4096, "axes_dims_rope": (16, 56, 56)}, "latent": (128,)},
-        "unet": {}, "width": 4096, "tokens": 96, "pixels": 16, "prefix_cache": True,
+    "qwen-image 2.1": {  # of ComfyUI 0.37 and later
+        "dit": {"config": "QwenImage21", "unet": {"image_model": "qwen_image21", "in_channels": 64,
+                "out_channels": 64, "num_layers": 32, "attention_head_dim": 128, "num_attention_heads": 32,
+                "context_in_dim": 4096, "axes_dims_rope": (16, 56, 56)}, "latent": (64,)},
+        "unet": {}, "width": 4096, "tokens": 96, "pixels": 16,
     },
     "minimax h3": {
         "unet": {"hidden_size": 5376, "num_layers": 50, "num_attention_heads": 56, "ffn_hidden_size": 14336,
@@ -150,8 +150,6 @@ def measure(
             model = quantised.load(name, layers, device=device, **full["unet"])
         else:
             model = dits.load(name, dtype=torch.bfloat16, device=device, **full["unet"])
-    if full.get("prefix_cache"):
-        model.model.diffusion_model.reset_prefix_cache(True)
     torch.cuda.synchronize()
     made_s = time.perf_counter() - began
     weights_mib = torch.cuda.memory_allocated() / 2**20

@@ -14,7 +14,7 @@ from ...common.torch_private import assume, contiguous_where_asked, memory_of
 from . import attention, call_tree
 from .attention import Attention
 from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, flatten, leaf_forms
-from .captured_sizes import examples, ranges, rule_of, same_symbols, slices
+from .captured_sizes import examples, has_ones, ranges, rule_of, same_symbols, slices
 from .functions import CalledFunctions, Result
 from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 from .overlap import apart
@@ -74,11 +74,19 @@ class Settings:
 
 @dataclass(frozen=True)
 class CapturedBlock:
-    """A captured block: its graph, the calls that it serves, and what holds the weights by the graph's names."""
+    """A captured block.
+
+    Attributes:
+        program: its graph.
+        signature: the calls that it serves.
+        module: what holds the weights by the graph's names.
+        served: shapes of the graph's inputs in recorded calls that it serves.
+    """
 
     program: torch.export.ExportedProgram
     signature: BlockSignature
     module: torch.nn.Module
+    served: Sequence[Sequence[tuple[int, ...]]]
 
     @property
     def operations(self) -> int:
@@ -252,10 +260,14 @@ def capture_block(
             the options what no graph can honour.
     """
     sizes = SizeRules.infer(calls.records, calls.served)
-    for mixed in sizes.mixed(calls.records):
+    first: CapturedBlock | None = None
+    for example in sizes.examples(calls.records):
         with contextlib.suppress(CaptureError):
-            return _captured(block, calls, mixed, device, settings, watching)
-    return _captured(block, calls, sizes, device, settings, watching)
+            captured = _captured(block, calls, example, device, settings, watching)
+            if not has_ones(captured.program):
+                return captured
+            first = first or captured
+    return first or _captured(block, calls, sizes, device, settings, watching)
 
 
 def _captured(
@@ -311,7 +323,7 @@ def _captured(
         seen.attention,
         seen.functions,
     )
-    return CapturedBlock(program, signature, call)
+    return CapturedBlock(program, signature, call, signature.served_shapes([*calls.records, *calls.served]))
 
 
 def _called_functions(calls: BlockCalls, sizes: SizeRules) -> CalledFunctions:

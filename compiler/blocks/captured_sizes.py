@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -86,6 +86,13 @@ def same_symbols(program: torch.export.ExportedProgram, sizes: SizeRules) -> dic
     symbolic = [str(one.node.expr) if isinstance(one, torch.SymInt) else "" for one in _symbolic(program, sizes)]
     earlier = {number: first.setdefault(one, number) for number, one in enumerate(symbolic) if one}
     return {number: one for number, one in earlier.items() if one != number}
+
+
+def has_ones(program: torch.export.ExportedProgram) -> bool:
+    """Whether a size that varies is 1 in the example, in the midst of the graph: a compiler may fix it for good."""
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    sizes: Iterator[Any] = (size for one in values if isinstance(one, torch.Tensor) for size in one.shape)
+    return any(isinstance(size, torch.SymInt) and size.node.hint == 1 for size in sizes)
 
 
 def ranges(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from .call_tree import Form, NumberForm, functions_in, leaf_forms
 from .functions import CalledFunctions
 from .matching import finisher
 from .option_reads import OptionGuards
-from .size_rules import Rule, SizeRules
+from .size_rules import Rule, SizeRules, Sizes
 
 # What a leaf of the results is: a leaf of the arguments by its number, a whole number that follows from sizes; None:
 # what the graph returns.
@@ -65,16 +65,13 @@ class BlockSignature:
         ]
         return self.inputs(leaves, device)
 
-    def served_shapes(self) -> list[list[tuple[int, ...]]]:
-        """Return the shapes of what the graph takes in some calls that fit, whose sizes are far from each other."""
+    def served_shapes(self, records: Sequence[Sizes]) -> list[list[tuple[int, ...]]]:
+        """Return the shapes of what the graph takes in those calls of some that fit and whose slices take something."""
         forms = [*leaf_forms(self.arguments)]
         return [
-            [
-                (*shape, 0) if isinstance(form, NumberForm) else tuple(shape)
-                for form, shape in zip(forms, one, strict=True)
-            ]
-            for one in self.sizes.samples(len(forms))
-            if self.sizes.are_apart(one)
+            [(*shape, 0) if isinstance(form, NumberForm) else shape for form, shape in zip(forms, sizes, strict=True)]
+            for sizes in dict.fromkeys(tuple(map(tuple, record)) for record in records)
+            if self.sizes.fits(sizes) and self.sizes.slices_take_some(sizes)
         ]
 
     def inputs(self, leaves: Sequence[torch.Tensor | int], device: torch.device) -> list[torch.Tensor]:

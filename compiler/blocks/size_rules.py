@@ -20,6 +20,7 @@ MOST = 1 << 18  # the largest size that a graph is made for
 _MOST_FACTORS = 3
 _MOST_TRIED = 1 << 24  # elements of all tensors of a call that a graph is tried with
 _SAMPLES = 5
+_MOST_EXAMPLES = 4
 _MOST_MIXED = 3  # symbols of an example that have the value of another record
 _PRIMES = (3, 29, 7, 53, 13, 37, 5, 19, 71, 11, 43)  # no sums and products of one another
 
@@ -139,16 +140,19 @@ class SizeRules:
         example = tuple(int(record[leaf][dim]) for leaf, dim in symbols)
         return cls(tuple(symbols), rules, ((1, MOST),) * len(symbols), example)
 
-    def mixed(self, records: Sequence[Sizes]) -> Iterator[SizeRules]:
-        """Yield these rules with examples whose symbols differ and are more than 1: records in which a few symbols have
-        values of other records, the fewest first. A block's code may refuse some: it may rely on more than the rules.
+    def examples(self, records: Sequence[Sizes]) -> Iterator[SizeRules]:
+        """Yield these rules with the examples to capture by, the best first: symbols differ and are more than 1.
 
-        A compiler takes what is the same in the example for the same at all times. Where the example at hand is such a
-        one there is no other.
+        A compiler takes what is the same in the example for the same at all times. These are the example at hand and
+        records, where they are such, and records in which a few symbols have values of other records, the fewest first.
+        A block's code may refuse some: it may rely on more than the rules.
         """
-        if _tells_apart(self.example):
-            return
         values = [*dict.fromkeys(tuple(int(record[leaf][dim]) for leaf, dim in self.symbols) for record in records)]
+        ways = filter(_tells_apart, (self.example, *sorted(values, key=sum, reverse=True), *self._mixed(values)))
+        for way in itertools.islice(dict.fromkeys(ways), _MOST_EXAMPLES):
+            yield replace(self, example=way)
+
+    def _mixed(self, values: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
         numbers = range(len(self.symbols))
         ordered = [(a, b) for a, b in itertools.permutations(numbers, 2) if all(one[a] <= one[b] for one in values)]
         columns = [sorted({one[number] for one in values}) for number in numbers]
@@ -159,9 +163,8 @@ class SizeRules:
                 for others in itertools.product(*(columns[place] for place in places))
                 if _tells_apart(way := _with(record, places, others))
             ]
-            in_order = (way for way in ways if all(way[a] <= way[b] for a, b in ordered))
-            for way in dict.fromkeys((*itertools.islice(in_order, 1), *ways[:1])):
-                yield replace(self, example=way)
+            yield from itertools.islice((way for way in ways if all(way[a] <= way[b] for a, b in ordered)), 1)
+            yield from ways[:1]
 
     def within(self, ranges: Sequence[tuple[int, int]]) -> SizeRules:
         """Return these rules for the ranges that a compiled graph serves."""
@@ -262,10 +265,10 @@ class SizeRules:
             shapes[leaf] = (*shapes.get(leaf, ()), rule.value(values))
         return shapes
 
-    def are_apart(self, sizes: Sizes) -> bool:
-        """Tell whether no two symbols are the same in a call that fits, and no slice takes nothing or all but one."""
+    def slices_take_some(self, sizes: Sizes) -> bool:
+        """Tell whether no slice of a call that fits leaves nothing, or one, of what it is taken from."""
         values = [sizes[leaf][dim] for leaf, dim in self.symbols]
-        return len({*values}) == len(values) and all(values[b] - values[a] > 1 for a, b in self.bounds)
+        return all(values[b] - values[a] > 1 for a, b in self.bounds)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import gc
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -126,10 +126,9 @@ def _compile(
     with backend.capture_settings():
         with _stand_ins(job, client):
             seen: set[CodeType] = set()
-            exported, signature, wrapped = _captured(job, client, module, device, seen)
+            exported, signature, wrapped, served = _captured(job, client, module, device, seen)
             code = code_record.record(seen, module, client.rules())
         report(Stage("compiling"))
-        served = export.served_shapes(job.export_shapes) if signature is None else signature.served_shapes()
         files = backend.compile(exported, _trial_inputs(job, signature, device), staging, pool, served)
     weights = [*wrapped.named_parameters(remove_duplicate=False), *wrapped.named_buffers(remove_duplicate=False)]
     return _Built(files, dict(weights), _used_weights(exported), code, signature)
@@ -145,8 +144,9 @@ def _stand_ins(job: Job, client: Any) -> contextlib.AbstractContextManager[Any]:
 
 def _captured(
     job: Job, client: Any, module: torch.nn.Module, device: torch.device, seen: set[CodeType]
-) -> tuple[torch.export.ExportedProgram, BlockSignature | None, torch.nn.Module]:
-    """Capture the module for all calls that the job names; the graph, and what holds the weights by its names.
+) -> tuple[torch.export.ExportedProgram, BlockSignature | None, torch.nn.Module, Sequence[Sequence[Sequence[int]]]]:
+    """Capture the module for all calls that the job names; the graph, what holds the weights by its names, and shapes
+    of its inputs in some of these calls.
 
     Args:
         seen: gets the code of what runs inside of the graph.
@@ -155,10 +155,11 @@ def _captured(
     if job.block is not None:
         kind = KindCalls.from_json(job.block)
         captured = capture_kind(module, kind, device, client.block_settings(), client.rules(), watching)
-        return captured.program, captured.signature, captured.module
+        return captured.program, captured.signature, captured.module, captured.served
     wrapped: torch.nn.Module = client.wrap(job.component, module, [spec.name for spec in job.export_shapes.inputs])
     with watching():
-        return export.capture(wrapped, job.export_shapes, job.example_sizes, device), None, wrapped
+        program = export.capture(wrapped, job.export_shapes, job.example_sizes, device)
+    return program, None, wrapped, export.served_shapes(job.export_shapes)
 
 
 def _prepared(client: Client) -> Any:

@@ -154,27 +154,33 @@ def prefixed(batch: int, tokens: int, prefix: int) -> tuple[tuple[int, ...], ...
 ALONE = [prefixed(3, 29, 29), prefixed(1, 7, 7), prefixed(4, 50, 50)]  # the prefix is all there is
 
 
-def test_examples_of_several_records_tell_the_symbols_apart() -> None:
+def test_examples_tell_the_symbols_apart() -> None:
     records = [prefixed(1, 393, 9), *ALONE]
     rules = SizeRules.infer(records)
     assert rules.example == (3, 29, 29)
-    mixed = [*rules.mixed(records)]
-    assert mixed[0].example == (3, 393, 9)  # the fewest are other's, and a prefix is never more than there are tokens
-    for one in mixed:
+    examples = [*rules.examples(records)]
+    assert examples[0].example == (3, 393, 9)  # of two records; a prefix is never more than there are tokens
+    for one in examples:
         assert min(one.example) > 1 and len({*one.example}) == 3
         assert (one.rules, one.symbols) == (rules.rules, rules.symbols)
 
 
-@pytest.mark.parametrize("records", [ALONE, [prefixed(2, 12, 5), prefixed(1, 7, 3)], [prefixed(1, 9, 1)]])
-def test_an_example_that_tells_them_apart_or_cannot_is_left(records: list[Any]) -> None:
-    assert [*SizeRules.infer(records).mixed(records)] == []
+def test_records_come_before_what_is_mixed_of_them() -> None:
+    records = [prefixed(2, 12, 5), prefixed(1, 7, 3), prefixed(4, 50, 6)]
+    rules = SizeRules.infer(records)
+    assert [one.example for one in rules.examples(records)][:2] == [(2, 12, 5), (4, 50, 6)]
 
 
-def test_symbols_of_calls_that_are_far_from_each_other() -> None:
+def test_no_example_tells_apart_what_never_differs() -> None:
+    records = [prefixed(1, 9, 9), prefixed(2, 2, 9), prefixed(1, 1, 1)]  # nothing is told of 2 symbols but 9 and 9
+    assert all(len({*one.example}) == len(one.example) for one in SizeRules.infer(records).examples(records))
+
+
+def test_slices_that_take_nothing() -> None:
     rules = SizeRules.infer([prefixed(2, 12, 5), prefixed(1, 7, 3), prefixed(3, 40, 5)]).bounded([(2, 1)], [])
-    assert rules.are_apart(prefixed(2, 12, 5))
-    assert not rules.are_apart(prefixed(5, 12, 5))
-    assert not rules.are_apart(prefixed(2, 12, 11))
+    assert rules.slices_take_some(prefixed(5, 12, 5))
+    assert not rules.slices_take_some(prefixed(2, 12, 11))
+    assert not rules.slices_take_some(prefixed(2, 12, 12))
 
 
 def test_symbols_that_a_capture_takes_for_the_same() -> None:
