@@ -25,7 +25,7 @@ H200, H100_Z, H100, H100_FLOAT8, H100_WAN = (
     "2026-11-24-h100-d777f78.json",
     "2026-11-25-h100-a33b7c8.json",
 )
-H100_NEWER, H200_NEWER = "2026-11-27-h100-9cdf576.json", "2026-11-27-h200-9cdf576.json"
+H100_NEWER, H200_NEWER = "2026-11-27-h100-9cdf576.json", "2026-11-27-h200-2c17048.json"
 SDXL_AGAIN = "2026-11-21-h200-f204330.json"  # has torch.compile's first step with its caches filled
 SDXL = "sdxl_base_1024_b2"
 KEYS = {  # a model's name in the results
@@ -115,9 +115,11 @@ def measured() -> tuple[Measured, ...]:
         _transformer(minimax, "int8", "H200", H200_NEWER),
         _transformer(qwen21, "bf16", "H100", H100_NEWER),
         _transformer(qwen21, "fp8", "H100", H100_NEWER),
-        _transformer(qwen21, "int8", "H100", H100_NEWER),
+        _transformer(qwen21, "int8", "H200", H200_NEWER),
         _transformer(krea, "bf16", "H100", H100_NEWER),
+        _transformer(krea, "fp8", "H200", H200_NEWER),
         _transformer(ltx, "bf16", "H100", H100_NEWER),
+        _transformer(ltx, "fp8", "H200", H200_NEWER),
         Measured(
             "SDXL base, batch 2", "fp16", "H200",
             {

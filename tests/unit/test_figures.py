@@ -109,7 +109,11 @@ def test_a_figure_that_no_file_has_is_found() -> None:
 
 def test_compiled_steps_are_faster_in_the_first_table() -> None:
     """What is not would have to be said there."""
-    assert all(
-        one.step["OneGraph"] < min(v for k, v in one.step.items() if k != "OneGraph") for one in figures.measured()
-    )
+    slower = [
+        f"{one.model} in {one.weights}"
+        for one in figures.measured()
+        if one.step["OneGraph"] >= min(v for k, v in one.step.items() if k != "OneGraph")
+    ]
+    readme = (figures.ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(f"{one} is no faster compiled" in readme for one in slower), slower
     assert all(first["OneGraph"] < first["torch.compile"] for first in figures.restarts().values())
