@@ -79,8 +79,10 @@ def together(parts: Iterable[Told]) -> Told:
     )
 
 
-def told_of_template(template: dict[str, Any], rows: dict[str, dict[str, Any]]) -> Told:
-    if template["lacking"]:
+def told_of_template(template: dict[str, Any], rows: dict[str, dict[str, Any]], tested: str) -> Told:
+    """What came of a template's models. `tested`: the ComfyUI whose nodes it may lack; another may have run them."""
+    ran = [rows.get(one["family"], {}).get("comfyui", tested) for one in template["sampled"]]
+    if template["lacking"] and tested in (ran or [tested]):
         return Told(NEWER)
     return together(told_of(one["family"], rows) for one in template["sampled"])
 
@@ -106,9 +108,9 @@ def row_of(cells: Iterable[str]) -> str:
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
 
 
-def line(template: dict[str, Any], rows: dict[str, dict[str, Any]]) -> str:
+def line(template: dict[str, Any], rows: dict[str, dict[str, Any]], tested: str) -> str:
     """A template as a row of the table."""
-    told, sampled = told_of_template(template, rows), template["sampled"]
+    told, sampled = told_of_template(template, rows, tested), template["sampled"]
     names = unlike(one["family"] for one in sampled if one["family"] not in ("", NEWER))
     reason = unlike(f"`{code}`" for code in told.reasons)
     if told.outcome == NEWER:
@@ -124,12 +126,12 @@ def line(template: dict[str, Any], rows: dict[str, dict[str, Any]]) -> str:
     return row_of(cells)
 
 
-def shares(templates: list[dict[str, Any]], rows: dict[str, dict[str, Any]]) -> Iterator[str]:
+def shares(templates: list[dict[str, Any]], rows: dict[str, dict[str, Any]], tested: str) -> Iterator[str]:
     """The table of shares of use."""
     use: Counter[str] = Counter()
     count: Counter[str] = Counter()
     for template in templates:
-        outcome = told_of_template(template, rows).outcome
+        outcome = told_of_template(template, rows, tested).outcome
         use[outcome] += template["use"]
         count[outcome] += 1
     yield "| | share of use | templates | share of what the tested ComfyUI can run |"
@@ -165,7 +167,8 @@ model of a local file and are listed. {others} sample none: partners' models, de
 are read without being run: subgraphs taken apart, bypassed nodes left out, switches as they are saved.
 
 A model's family is told by the name of its file and by the nodes beside it. Each family was sampled as a small model of
-ComfyUI {comfyui}'s own class, in float32 on a CPU, with the template's own nodes on the model, its guider and its
+ComfyUI's own class ({comfyui}),
+in float32 on a CPU, with the template's own nodes on the model, its guider and its
 sampler: at two sizes, with CFG and without, with a LoRA at two strengths, and all of it again after a restart. Other
 formats of weights are tested by themselves ([models.md](models.md#quantised-weights)). VAEs, text encoders and all else
 that is not the sampled model do not count here.
@@ -202,8 +205,8 @@ def page(data: dict[str, Any]) -> str:
         sampled=len(sampled),
         others=len(data["templates"]) - len(sampled),
         comfyui=unlike(sorted(row["comfyui"] for row in data["families"])) or data["comfyui"],
-        shares="\n".join(shares(sampled, rows)),
-        templates="\n".join(line(one, rows) for one in sampled),
+        shares="\n".join(shares(sampled, rows, data["comfyui"])),
+        templates="\n".join(line(one, rows, data["comfyui"]) for one in sampled),
         families="\n".join(family_lines(rows)),
     )
 

@@ -44,7 +44,9 @@ class Rule:
 
 
 RULES = (
-    Rule(r"qwen_image_2\.1|ltx-2\.5|flux3|moss_image|pixal3d|wan_animate_2|fasth3|minimax_music|ming_image|yue2|fibo2",
+    Rule(r"qwen_image_2\.1", "qwen-image 2.1 edit", "image_qwen_image_2_1_.*(edit|removal)"),
+    Rule(r"qwen_image_2\.1", "qwen-image 2.1"),
+    Rule(r"ltx-2\.5|flux3|moss_image|pixal3d|wan_animate_2|fasth3|minimax_music|ming_image|yue2|fibo2",
          NEWER),
     Rule("minimax_h3_ref2va", "minimax h3 r2v"),
     Rule("minimax_h3_fl2va", "minimax h3 i2v", "LoadImage"),

@@ -1,5 +1,5 @@
-"""What a graph assumes of sizes. Both the capture and Inductor decide by those of the example where there is a choice,
-such as whether two sizes are the same, and not all of that is checked again by the compiled graph."""
+"""Which sizes a graph takes for the same. Both the capture and Inductor decide that by the example where there is a
+choice, and not all of it is checked again by the compiled graph."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ ANY = Served()  # nothing is known of them
 
 
 def check(module: torch.fx.GraphModule, served: Served) -> None:
-    """See to it that all that was assumed of a compiled module's sizes, in the capture or since, holds in served calls.
+    """See to it that sizes which were taken for the same, in a compiled module's capture or since, are so in all calls.
 
     That sizes differ, from each other or from 1, nearly each graph assumes: such code is right for the same ones, too,
-    where less code would do. That they are the same is what makes others wrong.
+    where less code would do. Which of two is larger is not looked at.
 
     Raises:
         CompileError: it would be wrong in one.
@@ -98,18 +98,9 @@ def _assumed(env: Any) -> list[Any]:
         raise LoadError(f"This torch does not tell what it assumes of sizes ({error}).") from error
 
 
-def _is_difference(condition: Any) -> bool:
-    """Whether a condition says that sizes are not the same, or that one is more than 0 or 1."""
-    if isinstance(condition, sympy.Ne):
-        return True
-    smaller = getattr(condition, "lts", None)  # of an inequality
-    least = 1 if isinstance(condition, (sympy.StrictLessThan, sympy.StrictGreaterThan)) else 2
-    return smaller is not None and bool(smaller.is_number) and bool(smaller <= least)
-
-
 def _fails(condition: Any, values: dict[str, int]) -> bool:
-    """Whether a condition does not hold; of symbols that are no inputs' nothing is known."""
+    """Whether sizes are not the same that it says are; of symbols that are no inputs' nothing is known."""
     symbols = getattr(condition, "free_symbols", ())
-    if _is_difference(condition) or any(one.name not in values for one in symbols):
+    if not isinstance(condition, sympy.Eq) or any(one.name not in values for one in symbols):
         return False
     return str(condition.subs({one: values[one.name] for one in symbols})) == "False"

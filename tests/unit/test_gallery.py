@@ -15,12 +15,13 @@ from support.gallery.table import FAMILIES, SHORT
 
 from onegraph.host.jobs.editor_workflow import prompt_of
 
+TESTED = "1.2.3"
 DATA = json.loads(gallery.DATA.read_text(encoding="utf-8"))
 RIGHT: dict[str, Any] = {
     "family": "a", "first": {"compiled": 3, "uncompiled": 3, "compiles": 1, "reasons": {"no_graph": 3}},
     "later": {"compiled": 36, "uncompiled": 0, "compiles": 0, "reasons": {}},
     "restarted": {"compiled": 36, "uncompiled": 0, "compiles": 0, "reasons": {}}, "relative_l2": 4e-7, "furthest": 1e-5,
-    "max_abs_diff_255": 0, "effect": 0.1, "comfyui": "1.2.3",
+    "max_abs_diff_255": 0, "effect": 0.1, "comfyui": TESTED,
 }  # fmt: skip
 HOLES = {"compiled": 27, "uncompiled": 9, "compiles": 0, "reasons": {"block_sizes": 9}}
 NONE = {"compiled": 0, "uncompiled": 36, "compiles": 0, "reasons": {"block_option": 36}}
@@ -70,12 +71,18 @@ def test_a_template_is_what_the_least_of_its_models_is() -> None:
             for name in "ab"
         ],
     }  # fmt: skip
-    assert gallery.line(template, rows) == "| t | 1,200 | a, b | fp8 | LoRA > KSampler | 75 % | yes | `block_sizes` |"
-    lacking = gallery.line({**template, "lacking": ["Later"]}, rows)
-    assert lacking.endswith("| | | not run: newer than the tested ComfyUI (Later) |")
+    assert (
+        gallery.line(template, rows, TESTED)
+        == "| t | 1,200 | a, b | fp8 | LoRA > KSampler | 75 % | yes | `block_sizes` |"
+    )
+    lacking = {**template, "lacking": ["Later"]}
+    assert gallery.line(lacking, rows, TESTED).endswith("| | | not run: newer than the tested ComfyUI (Later) |")
+    later = {name: {**row, "comfyui": "1.3.0"} for name, row in rows.items()}
+    assert gallery.told_of_template(lacking, {**later, "b": rows["b"]}, TESTED).outcome == NEWER
+    assert gallery.told_of_template(lacking, later, TESTED).outcome == "partly"  # by a newer one, which has the node
     template["sampled"].append({**template["sampled"][0], "family": ""})
-    assert gallery.told_of_template(template, rows).outcome == "not run"
-    table = [*gallery.shares([template, {**template, "use": 3600, "lacking": ["Later"]}], rows)]
+    assert gallery.told_of_template(template, rows, TESTED).outcome == "not run"
+    table = [*gallery.shares([template, {**template, "use": 3600, "lacking": ["Later"]}], rows, TESTED)]
     assert table[2:] == [
         "| not exact | 0 % | 0 | 0 % |",
         "| not run: newer than the tested ComfyUI | 75 % | 1 | |",
@@ -150,5 +157,7 @@ def test_a_model_is_followed_from_its_loader_to_what_samples(switch: bool, nodes
 def test_a_family_is_told_by_the_file_and_the_nodes_beside_it() -> None:
     assert family_of("minimax_h3_fl2va.safetensors", {"LoadImage"}) == "minimax h3 i2v"
     assert family_of("minimax_h3_fl2va.safetensors", {"CLIPLoader"}) == "minimax h3 t2v"
-    assert family_of("qwen_image_2.1_int8_convrot.safetensors", set()) == NEWER
+    assert family_of("ltx-2.5-22b-int8_convrot.safetensors", set()) == NEWER
+    for name, family in (("turbo_image_edit", "qwen-image 2.1 edit"), ("turbo_t2i", "qwen-image 2.1")):
+        assert family_of("qwen_image_2.1_int8_convrot.safetensors", {f"image_qwen_image_2_1_{name}"}) == family
     assert family_of("upscaler.safetensors", {"LoadImage"}) == ""

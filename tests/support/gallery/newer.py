@@ -1,4 +1,4 @@
-"""Families of newer hosts than the one that the set-up fetches; where the host has no such class, none."""
+"""Families of newer hosts than the one that the set-up fetches, which has no such classes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _poses(generator: torch.Generator, sizes: Sequence[int], length: int) -> dic
     return {"pose_video_latent": drawn(generator, 1, 16, sizes[2] - 1, *sizes[3:])}
 
 
-_NEWER = {
+NEWER = {
     "qwen-image 2.1": Family(_QWEN_21, picture(64), (_cache(),)),
     "qwen-image 2.1, no cache": Family(_QWEN_21, picture(64), (_cache("off"),), graphs="qwen-image 2.1"),
     "qwen-image 2.1 edit": Family(
@@ -48,12 +48,3 @@ _NEWER = {
         both(clip_vision(), _poses, concat(16, masked=True)), promised="none",
     ),
 }  # fmt: skip
-
-
-def _known() -> dict[str, Family]:
-    from comfy import supported_models
-
-    return {name: family for name, family in _NEWER.items() if hasattr(supported_models, family.dit.config)}
-
-
-NEWER = _known()
