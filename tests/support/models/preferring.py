@@ -73,6 +73,9 @@ class Asking(Model):
 
     current_patcher: Any = None
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(width=48, **kwargs)  # graphs of its own
+
     def forward(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         if self.current_patcher.get_free_memory(x.device) > 0:
             return super().forward(x, *args, **kwargs)
