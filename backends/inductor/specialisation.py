@@ -49,7 +49,8 @@ class Served:
                 if rest.is_Symbol:
                     values.setdefault(rest.name, size // int(factor))
             for expression, size, name in sizes:
-                if expression.subs({one: values[one.name] for one in expression.free_symbols}) != size:
+                known = {one: values[one.name] for one in expression.free_symbols if one.name in values}
+                if len(known) == len(expression.free_symbols) and expression.subs(known) != size:
                     raise CompileError(f"its capture has {expression} for a size of {name} that may be {size}")
             found.append(values)
         asserting = (node.args[0] for node in exported.graph.nodes if str(node.target) == _ASSERTION)

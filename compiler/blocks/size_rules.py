@@ -21,6 +21,7 @@ _MOST_FACTORS = 3
 _MOST_TRIED = 1 << 24  # elements of all tensors of a call that a graph is tried with
 _SAMPLES = 5
 _MOST_EXAMPLES = 4
+_MOST_TRIED_VALUES = 8  # of a symbol, and records, that examples are mixed of
 _MOST_MIXED = 3  # symbols of an example that have the value of another record
 _PRIMES = (3, 29, 7, 53, 13, 37, 5, 19, 71, 11, 43)  # no sums and products of one another
 
@@ -148,18 +149,20 @@ class SizeRules:
         A block's code may refuse some: it may rely on more than the rules.
         """
         values = [*dict.fromkeys(tuple(int(record[leaf][dim]) for leaf, dim in self.symbols) for record in records)]
-        ways = filter(_tells_apart, (self.example, *sorted(values, key=sum, reverse=True), *self._mixed(values)))
+        ways = filter(_tells_apart, (self.example, *sorted(values, key=sum), *self._mixed(values)))
         for way in itertools.islice(dict.fromkeys(ways), _MOST_EXAMPLES):
             yield replace(self, example=way)
 
     def _mixed(self, values: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
         numbers = range(len(self.symbols))
         ordered = [(a, b) for a, b in itertools.permutations(numbers, 2) if all(one[a] <= one[b] for one in values)]
-        columns = [sorted({one[number] for one in values}) for number in numbers]
+        columns = [sorted({one[number] for one in values})[:_MOST_TRIED_VALUES] for number in numbers]
         for count in range(1, _MOST_MIXED + 1):
             ways = [
                 way
-                for record, places in itertools.product(values, itertools.combinations(numbers, count))
+                for record, places in itertools.product(
+                    values[:_MOST_TRIED_VALUES], itertools.combinations(numbers, count)
+                )
                 for others in itertools.product(*(columns[place] for place in places))
                 if _tells_apart(way := _with(record, places, others))
             ]
