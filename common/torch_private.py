@@ -258,6 +258,16 @@ def surely(relation: Any) -> bool:
     return holds
 
 
+def expression(size: int | torch.SymInt | torch.SymBool) -> Any:
+    """Return a symbolic size or condition of a capture as sympy has it; a plain number stays one."""
+    return size if isinstance(size, int) else size.node.expr
+
+
+def in_example(size: torch.SymInt) -> Any:
+    """Return the value that a symbolic size has in the example of its capture; None where it has none."""
+    return size.node.hint
+
+
 @contextlib.contextmanager
 def contiguous_where_asked() -> Iterator[None]:
     """While this lasts, inputs of operations that ask whether they are contiguous are copied unless it is known.

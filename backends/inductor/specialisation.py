@@ -11,6 +11,7 @@ import sympy
 import torch
 
 from ...common.errors import CompileError, LoadError
+from ...common.torch_private import expression
 
 _ASSERTION = "aten._assert_scalar.default"
 
@@ -39,23 +40,23 @@ class Served:
         found: list[dict[str, int]] = []
         for shapes in calls:
             sizes = [
-                (_expression(symbolic), size, name)
+                (sympy.sympify(expression(symbolic)), size, name)
                 for name, shape in zip(names, shapes, strict=True)
                 for symbolic, size in zip(tensors[name].shape, shape, strict=True)
             ]
             values: dict[str, int] = {}
-            for expression, size, _ in sizes:
-                factor, rest = expression.as_coeff_Mul()
+            for one, size, _ in sizes:
+                factor, rest = one.as_coeff_Mul()
                 if rest.is_Symbol:
                     values.setdefault(rest.name, size // int(factor))
-            for expression, size, name in sizes:
-                known = {one: values[one.name] for one in expression.free_symbols if one.name in values}
-                if len(known) == len(expression.free_symbols) and expression.subs(known) != size:
-                    raise CompileError(f"its capture has {expression} for a size of {name} that may be {size}")
+            for one, size, name in sizes:
+                known = {symbol: values[symbol.name] for symbol in one.free_symbols if symbol.name in values}
+                if len(known) == len(one.free_symbols) and one.subs(known) != size:
+                    raise CompileError(f"its capture has {one} for a size of {name} that may be {size}")
             found.append(values)
         asserting = (node.args[0] for node in exported.graph.nodes if str(node.target) == _ASSERTION)
         conditions = (getattr(one, "meta", {}).get("val") for one in asserting)
-        return cls(found, [str(one.node.expr) for one in conditions if isinstance(one, torch.SymBool)])
+        return cls(found, [str(expression(one)) for one in conditions if isinstance(one, torch.SymBool)])
 
 
 ANY = Served()  # nothing is known of them
@@ -75,10 +76,6 @@ def check(module: torch.fx.GraphModule, served: Served) -> None:
         for condition in _assumed(env):
             if str(condition) not in served.asserted and any(_fails(condition, values) for values in served.values):
                 raise CompileError(f"it would serve only calls with {condition}")
-
-
-def _expression(size: int | torch.SymInt) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
 
 
 def _environments(module: torch.fx.GraphModule) -> set[Any]:

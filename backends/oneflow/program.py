@@ -16,6 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...common.errors import CompileError, in_brief
+from ...common.torch_private import expression
 
 PROGRAM_FILE = "program.json"
 # Lowered as wholes: half the operations of their decompositions, and faster (measured on a UNet: 839 against 1531).
@@ -222,9 +223,9 @@ def _input(node: str, value: torch.Tensor, ranges: Any) -> Input:
         if isinstance(size, int):
             dims.append(size)
             continue
-        expression = size.node.expr
-        match = _SIZE.fullmatch(str(expression))
-        symbols = list(expression.free_symbols)
+        found = expression(size)
+        match = _SIZE.fullmatch(str(found))
+        symbols = list(found.free_symbols)
         if match is None or len(symbols) != 1 or symbols[0] not in ranges:
             dims.append(None)
             continue

@@ -15,6 +15,7 @@ from . import attention, call_tree
 from .attention import Attention
 from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, flatten, leaf_forms
 from .captured_sizes import examples, has_ones, ranges, rule_of, same_symbols, slices
+from .example_choice import with_examples
 from .functions import CalledFunctions, Result
 from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 from .overlap import apart
@@ -261,7 +262,7 @@ def capture_block(
     """
     sizes = SizeRules.infer(calls.records, calls.served)
     first: CapturedBlock | None = None
-    for example in sizes.examples(calls.records):
+    for example in with_examples(sizes, calls.records):
         with contextlib.suppress(CaptureError):
             captured = _captured(block, calls, example, device, settings, watching)
             if not has_ones(captured.program):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...common.torch_private import expression, in_example
 from .call_tree import Form, NumberForm, leaf_forms
 from .size_rules import MOST, Rule, SizeRules
 
@@ -42,8 +43,8 @@ def rule_of(number: Any, values: Sequence[Any]) -> Rule | None:
     """
     if not isinstance(number, torch.SymInt):
         return Rule("fixed", int(number))
-    wanted = number.node.expr
-    symbols = [one.node.expr if isinstance(one, torch.SymInt) else one for one in values]
+    wanted = expression(number)
+    symbols = [*map(expression, values)]
     points = [[(n + 2) ** 2 + 97 * (point + 1) + 13 * n * point for n in range(len(values))] for point in range(3)]
     tried = [
         {one: value for one, value in zip(symbols, point, strict=True) if not isinstance(one, int)} for point in points
@@ -68,7 +69,9 @@ def slices(program: torch.export.ExportedProgram, sizes: SizeRules) -> set[tuple
 
     No compiler knows of two sizes which is the smaller one.
     """
-    known = {str(one.node.expr): n for n, one in enumerate(_symbolic(program, sizes)) if isinstance(one, torch.SymInt)}
+    known = {
+        str(expression(one)): n for n, one in enumerate(_symbolic(program, sizes)) if isinstance(one, torch.SymInt)
+    }
     pairs: set[tuple[int, int]] = set()
     for node in program.graph.nodes:
         if node.op != "call_function" or node.target not in _SLICES:
@@ -83,7 +86,7 @@ def slices(program: torch.export.ExportedProgram, sizes: SizeRules) -> set[tuple
 def same_symbols(program: torch.export.ExportedProgram, sizes: SizeRules) -> dict[int, int]:
     """Which symbols the capture takes for an earlier one: the code needs that, or they were so in the example."""
     first: dict[str, int] = {}
-    symbolic = [str(one.node.expr) if isinstance(one, torch.SymInt) else "" for one in _symbolic(program, sizes)]
+    symbolic = [str(expression(one)) if isinstance(one, torch.SymInt) else "" for one in _symbolic(program, sizes)]
     earlier = {number: first.setdefault(one, number) for number, one in enumerate(symbolic) if one}
     return {number: one for number, one in earlier.items() if one != number}
 
@@ -92,7 +95,7 @@ def has_ones(program: torch.export.ExportedProgram) -> bool:
     """Whether a size that varies is 1 in the example, in the midst of the graph: a compiler may fix it for good."""
     values = [node.meta.get("val") for node in program.graph.nodes]
     sizes: Iterator[Any] = (size for one in values if isinstance(one, torch.Tensor) for size in one.shape)
-    return any(isinstance(size, torch.SymInt) and size.node.hint == 1 for size in sizes)
+    return any(isinstance(size, torch.SymInt) and in_example(size) == 1 for size in sizes)
 
 
 def ranges(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[tuple[int, int]]:
@@ -103,9 +106,9 @@ def ranges(program: torch.export.ExportedProgram, sizes: SizeRules) -> list[tupl
         if isinstance(size, int):  # fixed by the block's code
             ranges.append((size, size))
             continue
-        constraint = program.range_constraints.get(size.node.expr)
+        constraint = program.range_constraints.get(expression(size))
         low, high = (1, MOST) if constraint is None else (int(constraint.lower), min(int(constraint.upper), MOST))
-        ranges.append((max(low, 2 if size.node.expr in never_one else 1), high))
+        ranges.append((max(low, 2 if expression(size) in never_one else 1), high))
     return ranges
 
 
@@ -115,14 +118,14 @@ def _never_one(program: torch.export.ExportedProgram) -> set[Any]:
     for node in (one for one in program.graph.nodes if str(one.target) == _ASSERTION):
         condition = getattr(node.args[0], "meta", {}).get("val")
         if isinstance(condition, torch.SymBool):
-            expression = condition.node.expr
-            symbols |= {one for one in expression.free_symbols if _fails_at_one(expression, one)}
+            relation = expression(condition)
+            symbols |= {one for one in relation.free_symbols if _fails_at_one(relation, one)}
     return symbols
 
 
-def _fails_at_one(expression: Any, symbol: Any) -> bool:
+def _fails_at_one(relation: Any, symbol: Any) -> bool:
     """Whether a condition does not hold where a symbol is 1; a size of 1 may have no patches, by which it divides."""
     try:
-        return str(expression.subs(symbol, 1)) == "False"
+        return str(relation.subs(symbol, 1)) == "False"
     except ZeroDivisionError:
         return True

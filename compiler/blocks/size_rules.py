@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -20,9 +20,6 @@ MOST = 1 << 18  # the largest size that a graph is made for
 _MOST_FACTORS = 3
 _MOST_TRIED = 1 << 24  # elements of all tensors of a call that a graph is tried with
 _SAMPLES = 5
-_MOST_EXAMPLES = 4
-_MOST_TRIED_VALUES = 8  # of a symbol, and records, that examples are mixed of
-_MOST_MIXED = 3  # symbols of an example that have the value of another record
 _PRIMES = (3, 29, 7, 53, 13, 37, 5, 19, 71, 11, 43)  # no sums and products of one another
 
 Sizes: TypeAlias = Sequence[tuple[int, ...]]  # of each leaf: a tensor's shape, or a whole number alone
@@ -140,34 +137,6 @@ class SizeRules:
         record = max(records, key=telling)
         example = tuple(int(record[leaf][dim]) for leaf, dim in symbols)
         return cls(tuple(symbols), rules, ((1, MOST),) * len(symbols), example)
-
-    def examples(self, records: Sequence[Sizes]) -> Iterator[SizeRules]:
-        """Yield these rules with the examples to capture by, the best first: symbols differ and are more than 1.
-
-        A compiler takes what is the same in the example for the same at all times. These are the example at hand and
-        records, where they are such, and records in which a few symbols have values of other records, the fewest first.
-        A block's code may refuse some: it may rely on more than the rules.
-        """
-        values = [*dict.fromkeys(tuple(int(record[leaf][dim]) for leaf, dim in self.symbols) for record in records)]
-        ways = filter(_tells_apart, (self.example, *sorted(values, key=sum), *self._mixed(values)))
-        for way in itertools.islice(dict.fromkeys(ways), _MOST_EXAMPLES):
-            yield replace(self, example=way)
-
-    def _mixed(self, values: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
-        numbers = range(len(self.symbols))
-        ordered = [(a, b) for a, b in itertools.permutations(numbers, 2) if all(one[a] <= one[b] for one in values)]
-        columns = [sorted({one[number] for one in values})[:_MOST_TRIED_VALUES] for number in numbers]
-        for count in range(1, _MOST_MIXED + 1):
-            ways = [
-                way
-                for record, places in itertools.product(
-                    values[:_MOST_TRIED_VALUES], itertools.combinations(numbers, count)
-                )
-                for others in itertools.product(*(columns[place] for place in places))
-                if _tells_apart(way := _with(record, places, others))
-            ]
-            yield from itertools.islice((way for way in ways if all(way[a] <= way[b] for a, b in ordered)), 1)
-            yield from ways[:1]
 
     def within(self, ranges: Sequence[tuple[int, int]]) -> SizeRules:
         """Return these rules for the ranges that a compiled graph serves."""
@@ -307,17 +276,6 @@ class SizeRules:
         if not right:
             raise ValueError(f"no rules of sizes: {data!r}")
         return size_rules
-
-
-def _with(record: tuple[int, ...], places: Sequence[int], values: Sequence[int]) -> tuple[int, ...]:
-    way = [*record]
-    for place, value in zip(places, values, strict=True):
-        way[place] = value
-    return tuple(way)
-
-
-def _tells_apart(values: Sequence[int]) -> bool:
-    return all(value > 1 for value in values) and len({*values}) == len(values)
 
 
 def _rule(column: tuple[int, ...], columns: Sequence[tuple[int, ...]]) -> Rule | None:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onegraph.compiler.blocks.example_choice import with_examples
 from onegraph.compiler.blocks.size_rules import MOST, Rule, SizeRules, sizes_of
 
 # As a block of Flux is called: image, text, both together, a vector, and a table of height and width.
@@ -158,7 +159,7 @@ def test_examples_tell_the_symbols_apart() -> None:
     records = [prefixed(1, 393, 9), *ALONE]
     rules = SizeRules.infer(records)
     assert rules.example == (3, 29, 29)
-    examples = [*rules.examples(records)]
+    examples = [*with_examples(rules, records)]
     assert examples[0].example == (3, 393, 9)  # of two records; a prefix is never more than there are tokens
     for one in examples:
         assert min(one.example) > 1 and len({*one.example}) == 3
@@ -168,12 +169,12 @@ def test_examples_tell_the_symbols_apart() -> None:
 def test_records_come_before_what_is_mixed_of_them() -> None:
     records = [prefixed(2, 12, 5), prefixed(1, 7, 3), prefixed(4, 50, 6)]
     rules = SizeRules.infer(records)
-    assert [one.example for one in rules.examples(records)][:2] == [(2, 12, 5), (4, 50, 6)]
+    assert [one.example for one in with_examples(rules, records)][:2] == [(2, 12, 5), (4, 50, 6)]
 
 
 def test_no_example_tells_apart_what_never_differs() -> None:
     records = [prefixed(1, 9, 9), prefixed(2, 2, 9), prefixed(1, 1, 1)]  # nothing is told of 2 symbols but 9 and 9
-    assert all(len({*one.example}) == len(one.example) for one in SizeRules.infer(records).examples(records))
+    assert all(len({*one.example}) == len(one.example) for one in with_examples(SizeRules.infer(records), records))
 
 
 def test_slices_that_take_nothing() -> None:
