@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from ..compiler.blocks.attention import Attention
 from ..compiler.code.fingerprint import Rules
 from ..compiler.process.progress import Progress
 from ..runtime.calls.dispatch import count_eager
-from ..runtime.calls.routing import ForwardSlot
+from ..runtime.calls.routing import MethodSlot
 from ..runtime.calls.session import BlockRun
 from ..runtime.calls.weight_source import WeightSource
 from ..runtime.guards.module_guard import ModuleGuard
@@ -148,8 +148,8 @@ class _Client:
             return Refused(refusal)
         return facts.bare  # another one when the facts change: an attention processor may, and no guard sees that
 
-    def slot(self, block: torch.nn.Module) -> ForwardSlot:
-        return offloading.slot(block)
+    def slots(self, block: torch.nn.Module) -> Sequence[MethodSlot]:
+        return [offloading.slot(block)]
 
     def before_call(self, run: PipeRun, block: torch.nn.Module) -> None:
         """The scale of a call's LoRAs is set within the model's forward."""

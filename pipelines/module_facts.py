@@ -101,7 +101,7 @@ def rules() -> Rules:
     return Rules(
         placement=_is_placement,
         roots=("diffusers",),
-        intercepted=frozenset({"forward"}),
+        intercepted=lambda module: frozenset({"forward"}),
         numbers=frozenset({"layer_id"}),
         describe=describe,
         composites=library_weights.composites(),
@@ -196,7 +196,7 @@ def _refusals(
 def bare_of(module: torch.nn.Module) -> torch.nn.Module:
     """The same children and weights in another object."""
     bare: torch.nn.Module = object.__new__(type(module))
-    leave_out = rules().intercepted | _ON_TOP
+    leave_out = rules().intercepted(module) | _ON_TOP
     state = {name: value for name, value in vars(module).items() if name not in leave_out}
     object.__setattr__(bare, "__dict__", state)
     return bare

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..common.shapes import Refused
-from ..runtime.calls.routing import ForwardSlot, own_slot
+from ..runtime.calls.routing import MethodSlot, own_slot
 from ..runtime.calls.weight_source import Brought
 
 _MODULE = "diffusers.hooks.group_offloading"
@@ -24,10 +24,10 @@ _MODULE = "diffusers.hooks.group_offloading"
 _HOOKS = {"GroupOffloadingHook", "LayerExecutionTrackerHook", "LazyPrefetchGroupOffloadingHook"}
 
 
-def slot(module: torch.nn.Module) -> ForwardSlot:
+def slot(module: torch.nn.Module) -> MethodSlot:
     """Where a module's own forward is called: behind the hooks of group offloading where it has nothing but these."""
     inner = inner_of(module)
-    return own_slot(module) if inner is None else ForwardSlot(vars(inner), type(module).forward.__get__(module))
+    return own_slot(module) if inner is None else MethodSlot(vars(inner), type(module).forward.__get__(module))
 
 
 def inner_of(module: torch.nn.Module) -> Any:

@@ -20,6 +20,7 @@ from onegraph.host.jobs.trial_runs import JobError, Prompt
 NEWER = "newer"  # in place of a family: ComfyUI's class is newer than the tested one
 _FILE = re.compile(r"\.(safetensors|sft|ckpt|pth?|gguf)$")
 _CORE = "comfy-core"  # as saved nodes tell where their type is from
+_GIVEN = frozenset({"MODEL", "CONDITIONING", "GUIDER", "SAMPLER"})  # of which models are called with something else
 _SWITCH, _SIDES = "ComfySwitchNode", ("on_true", "on_false")
 _VIRTUAL = frozenset({"GetNode", "MarkdownNote", "Note", "PrimitiveNode", "Reroute", "SetNode"})  # of the front end
 _FORMATS = (
@@ -46,9 +47,18 @@ class Rule:
 RULES = (
     Rule(r"qwen_image_2\.1", "qwen-image 2.1 edit", "image_qwen_image_2_1_.*(edit|removal)"),
     Rule(r"qwen_image_2\.1", "qwen-image 2.1"),
-    Rule(r"ltx-2\.5|flux3|moss_image|pixal3d|wan_animate_2|fasth3|minimax_music|ming_image|yue2|fibo2",
-         NEWER),
+    Rule(r"ltx-2\.5", "ltx 2.5, first frame", "LTXVImgToVideo|LTXVAddGuide"),
+    Rule(r"ltx-2\.5", "ltx 2.5"),
+    Rule("fasth3_omniref", "fasth3 r2v"),
+    Rule("fasth3", "fasth3 i2v", "LoadImage"),
+    Rule("fasth3", "fasth3 t2v"),
+    Rule("wan_animate_2", "wan animate 2"),
+    Rule("minimax_music3_dit", "minimax music 3"),
+    Rule("flux3|moss_image|pixal3d|ming_image|yue2|fibo2", NEWER),
+    Rule("minimax_h3_ref2va", "minimax h3 r2v, guides", "MiniMaxH3AddGuide"),
     Rule("minimax_h3_ref2va", "minimax h3 r2v"),
+    Rule("stable_audio_3", "stable audio 3"),
+    Rule("stable-audio-open", "stable audio"),
     Rule("minimax_h3_fl2va", "minimax h3 i2v", "LoadImage"),
     Rule("minimax_h3_fl2va", "minimax h3 t2v"),
     Rule(r"ltx-2\.3", "ltx 2.3", "video_ltx2_3_t2v"),
@@ -173,7 +183,8 @@ class Template:
     Attributes:
         use: how often it is used, as the index tells it.
         sampled: the models, each way to one once.
-        lacking: types of ComfyUI's own nodes that the tested ComfyUI does not have.
+        lacking: types of ComfyUI's own nodes that the tested ComfyUI does not have, of those that say what a model is
+            called with.
     """
 
     name: str
@@ -282,8 +293,11 @@ def read(folder: Path, types: Types) -> Iterator[Template]:
             continue  # nothing is saved or shown
         used = {node["class_type"] for node in prompt.values()}
         core = {node["type"] for node in nodes_in(data) if _is_core(node.get("properties") or {})}
+        lacking = {
+            one for one in (used & core) - {*types} if _GIVEN.intersection(map(str, known[one].get("output") or ()))
+        }
         sampled = dict.fromkeys(models_sampled(prompt, known, name))
-        yield Template(name, use, (*sampled,), (*sorted((used & core) - {*types}),))
+        yield Template(name, use, (*sampled,), (*sorted(lacking),))
 
 
 def _is_core(properties: Mapping[str, Any]) -> bool:

@@ -138,7 +138,7 @@ def prepare(state: Mapping[str, Any]) -> None:
 
 
 def rules() -> Rules:
-    return Rules(intercepted=frozenset({"forward"}))
+    return Rules(intercepted=lambda module: frozenset({"forward"}))
 
 
 def block_settings() -> Settings:

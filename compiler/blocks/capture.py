@@ -20,7 +20,7 @@ from .functions import CalledFunctions, Result
 from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 from .overlap import apart
 from .own_state import own_writes
-from .parameters import as_call
+from .parameters import as_call, method_of
 from .signature import Alias, BlockSignature
 from .size_rules import SizeRules, Sizes, sizes_of
 
@@ -118,7 +118,7 @@ class BlockToCapture(torch.nn.Module):
         self.seen = _Seen(calls, settings, sizes, functions, tuple(mutated), watching, last_unused)
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self.seen.call(type(self.module).forward, self.module, inputs)
+        return self.seen.call(self.module, inputs)
 
 
 class _Seen:
@@ -147,9 +147,7 @@ class _Seen:
         self.options = OptionGuards()
         self.attention: Attention = "captured"
 
-    def call(
-        self, forward: Callable[..., Any], block: torch.nn.Module, inputs: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor, ...]:
+    def call(self, block: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         calls = self.calls
         values = [inputs[leaf].shape[dim] for leaf, dim in self.sizes.symbols]
         leaves = self._leaves(inputs, values)
@@ -168,7 +166,7 @@ class _Seen:
         versions = {number: tensor._version for number, tensor in tensors.items()}
         written, own_written = call_tree.watched(named, calls.packages), own_writes(block, calls.packages)
         with attention.capturing(options, calls.packages, block) as attended, self.watching():
-            result = forward(block, *args, **kwargs)
+            result = method_of(type(block), named)(block, *args, **kwargs)
         if written():
             raise UnknownArgumentError("it writes into a list, a dictionary or an object that it is given")
         if elsewhere := own_written():

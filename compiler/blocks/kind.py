@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,8 +14,9 @@ from ...common.errors import CaptureError
 from ..code.fingerprint import Rules
 from . import call_tree, outer_call
 from .attention import Attention
-from .call_tree import JSON, Form
+from .call_tree import JSON, Form, NumberForm
 from .capture import BlockCalls, CapturedBlock, Settings, Watching, capture_block
+from .other_sizes import Frames
 from .outer_call import OuterCall
 from .records import recording
 from .repeated import repeated_blocks
@@ -106,19 +107,60 @@ def capture_kind(
     blocks = repeated_blocks(model)
     if kind.block not in blocks:
         raise CaptureError(f"The model has no block {kind.block} in the compiling process; it runs eager instead.")
+
+    def captured_for(calls: BlockCalls) -> CapturedBlock:
+        return capture_block(settings.plain(blocks[kind.block]), calls, device, settings, watching)
+
+    calls = _more_calls(model, kind, device, rules, "varied")
+    try:
+        captured = captured_for(calls)
+    except CaptureError:
+        counted = _counted_by(calls, kind.seen[0])
+        if not counted:
+            raise
+        more = _more_calls(model, kind, device, rules, "kept")
+        calls = replace(calls, records=calls.records + more.records, results=calls.results + more.results)
+        for numbers in counted:
+            with contextlib.suppress(CaptureError):
+                captured = captured_for(_with_the_same(calls, numbers, kind.seen[0]))
+                break
+        else:
+            raise
+    if captured.operations < settings.fewest:
+        raise CaptureError(f"The block has {captured.operations} operations, too few to gain from a graph.")
+    return captured
+
+
+def _more_calls(
+    model: torch.nn.Module, kind: KindCalls, device: torch.device, rules: Rules, frames: Frames
+) -> BlockCalls:
+    """The calls of a kind that were seen, and those that a model makes at other sizes."""
+    blocks = {kind.block: repeated_blocks(model)[kind.block]}
     times = 2 if call_tree.functions_in(kind.form) else 1  # they fill what the next call takes from
-    with torch.no_grad(), recording({kind.block: blocks[kind.block]}, rules, kind.packages) as recorded:
-        made = outer_call.repeat(model, kind.outer, device, recorded, times=times)
+    with torch.no_grad(), recording(blocks, rules, kind.packages) as recorded:
+        made = outer_call.repeat(model, kind.outer, device, recorded, times=times, frames=frames)
         if kind.ones is not None:  # by a batch of 1, perhaps, of which the calls above have one
-            made += outer_call.repeat(model, kind.outer, device, recorded, "kept", times)
+            made += outer_call.repeat(model, kind.outer, device, recorded, "kept", times, frames)
     same = next((one for one in recorded.kinds if one.form == kind.form), None)
     records = [*kind.seen, *(same.records if same is not None else ())]
     if kind.ones is not None:
         records = [sizes for sizes in records if kind.ones.fit(sizes)]
     log.debug("%s: %d sizes from %d further calls", kind.block, len(records), made)
     results = () if same is None else tuple(same.results.items())
-    calls = BlockCalls(kind.form, tuple(records), kind.options, kind.packages, kind.attention, results, kind.served)
-    captured = capture_block(settings.plain(blocks[kind.block]), calls, device, settings, watching)
-    if captured.operations < settings.fewest:
-        raise CaptureError(f"The block has {captured.operations} operations, too few to gain from a graph.")
-    return captured
+    return BlockCalls(kind.form, tuple(records), kind.options, kind.packages, kind.attention, results, kind.served)
+
+
+def _counted_by(calls: BlockCalls, asked: Sizes) -> list[tuple[int, ...]]:
+    """The leaves by which code may count, one alone first: whole numbers that are not the same in all calls."""
+    numbers = [n for n, one in enumerate(call_tree.leaf_forms(calls.form)) if isinstance(one, NumberForm)]
+    varying = [n for n in numbers if any(sizes[n] != asked[n] for sizes in (*calls.records, *calls.served))]
+    return [*((n,) for n in varying), tuple(varying)] if len(varying) > 1 else [(n,) for n in varying]
+
+
+def _with_the_same(calls: BlockCalls, numbers: Sequence[int], asked: Sizes) -> BlockCalls:
+    """Those of some calls that have the numbers of one: code that counts by them has a graph for each."""
+
+    def alike(some: Sequence[Sizes]) -> tuple[Sizes, ...]:
+        return tuple(sizes for sizes in some if all(sizes[n] == asked[n] for n in numbers))
+
+    return replace(calls, records=alike(calls.records), served=alike(calls.served))

@@ -18,6 +18,7 @@ import torch
 
 Arguments: TypeAlias = dict[str, Any]
 Batches: TypeAlias = Literal["varied", "kept"]
+Frames: TypeAlias = Literal["varied", "kept"]
 
 BATCHED: Mapping[Batches, tuple[bool, ...]] = {"varied": (True, False), "kept": (False,)}  # most telling first
 

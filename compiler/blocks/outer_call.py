@@ -11,7 +11,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -31,6 +31,7 @@ _MOST_VALUES = 1 << 16  # of a tensor of whole numbers, whose values may decide 
 # Values of timesteps in further calls, None those of the call: a model may have a row for each distinct timestep, and
 # streams have distinct ones in the midst of a sampling that share one at its ends.
 _TIMES = (None, 500.0, 1.0)
+_VIDEO = 5  # dimensions
 # Batch, text, frames, height and width of further calls. Their products and sums differ, so that no rule holds by
 # accident; patches of two by two fit into them.
 _SIZES = ((3, 29, 3, 24, 40), (1, 7, 2, 16, 28), (4, 50, 4, 36, 20))
@@ -76,21 +77,24 @@ class OuterCall:
         return cls(call_tree.from_json(data["form"]), tuple(data["leaves"]), data["options"])
 
     def others(
-        self, device: torch.device, batches: other_sizes.Batches
+        self, device: torch.device, batches: other_sizes.Batches, frames: other_sizes.Frames = "varied"
     ) -> Iterator[list[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]]:
         """Yield further calls: for each the ways to make it as positional and named arguments, most telling first."""
-        for sizes, time in zip(_SIZES, _TIMES, strict=True):
+        for of_call, time in zip(_SIZES, _TIMES, strict=True):
             described = zip(leaf_forms(self.form), self.leaves, strict=True)
             leaves = [_tensor(form, one, time, device) for form, one in described]
             main = next((one for one in leaves if isinstance(one, torch.Tensor) and one.ndim >= 3), None)
             if main is None:
                 return
+            sizes = other_sizes.NewSizes(*of_call)
+            if frames == "kept" and main.ndim == _VIDEO:
+                sizes = replace(sizes, frames=main.shape[2])
             ways = [
-                _Resized(main, *sizes, which, batched)
+                _Resized(main, sizes, which, batched)
                 for batched, which in itertools.product(other_sizes.BATCHED[batches], get_args(_Sides))
             ]
             named = call_tree.rebuild(self.form, leaves, {**self.options})
-            others, listed = other_sizes.ways(named, other_sizes.NewSizes(*sizes), batches)
+            others, listed = other_sizes.ways(named, sizes, batches)
             usual = [functools.partial(self._call, way, leaves) for way in ways]
             more = [functools.partial(_called, way) for way in others]
             yield [*more, *usual] if listed else [*usual, *more]
@@ -124,27 +128,23 @@ class _Resized:
     """
 
     main: torch.Tensor
-    batch: int
-    tokens: int
-    frames: int
-    height: int
-    width: int
+    sizes: other_sizes.NewSizes
     sides: _Sides
     batched: bool
 
     def __call__(self, tensor: torch.Tensor, tokens: set[int]) -> torch.Tensor:
         shape = [*tensor.shape]
         if shape and shape[0] == self.main.shape[0] and self.batched:
-            shape[0] = self.batch
+            shape[0] = self.sizes.batch
         if tensor.ndim > 3:
             for dim in self._changing(tensor):
                 shape[dim] = self._side(tensor, dim)
         elif tensor is self.main:
-            shape[1] = self.height * self.width // 4
+            shape[1] = self.sizes.height * self.sizes.width // 4
         elif tensor.ndim == 3 or (tensor.ndim == 2 and shape[1] in tokens):
-            shape[1] = self.tokens if shape[1] > 1 else shape[1]
-        elif tensor.ndim == 2 and self.main.ndim == 5 and shape[1] == self.main.shape[2] > 1:
-            shape[1] = self.frames  # a timestep for each
+            shape[1] = self.sizes.tokens if shape[1] > 1 else shape[1]
+        elif tensor.ndim == 2 and self.main.ndim == _VIDEO and shape[1] == self.main.shape[2] > 1:
+            shape[1] = self.sizes.frames  # a timestep for each
         for dim, size in enumerate(shape):
             if size != tensor.shape[dim]:
                 tensor = tensor.index_select(dim, torch.arange(size, device=tensor.device) % tensor.shape[dim])
@@ -162,7 +162,8 @@ class _Resized:
     def _side(self, tensor: torch.Tensor, dim: int) -> int:
         """The size of a side: as much of the main tensor's as it is now, else one of its own."""
         size, from_end = tensor.shape[dim], tensor.ndim - dim
-        wanted = (self.width, self.height, self.frames)[from_end - 1] if from_end <= 3 else size
+        sizes = self.sizes
+        wanted = (sizes.width, sizes.height, sizes.frames)[from_end - 1] if from_end <= 3 else size
         if size == 1:
             return 1
         if tensor.ndim >= self.main.ndim >= from_end + 2:
@@ -171,8 +172,8 @@ class _Resized:
                 return wanted * (size // main)
             if 2 * size == main:  # a pose at half the resolution
                 return wanted // 2
-            if from_end == 3 and size == main + 1:  # frames, and one of a reference before them
-                return wanted + 1
+            if from_end == 3 and abs(size - main) == 1:  # frames with one of a reference before them, or without it
+                return wanted + size - main
         return max(2, wanted + (4 if from_end == 1 else -4))
 
 
@@ -183,11 +184,12 @@ def repeat(
     recorded: Recording,
     batches: other_sizes.Batches = "varied",
     times: int = 1,
+    frames: other_sizes.Frames = "varied",
 ) -> int:
     """Call a model at other sizes.
 
     Args:
-        batches: whether these calls may have other batches than the call.
+        batches, frames: whether these calls may have other batches, and videos other frames, than the call.
         times: how often at each size: a model that keeps something for its next call makes that one in another way.
         recorded: what these calls show. What those show that fail counts only where none went well.
 
@@ -196,7 +198,7 @@ def repeat(
     """
     made, preferred = 0, 0
     failed: list[tuple[Mark, Mark]] = []
-    for ways in call.others(device, batches):
+    for ways in call.others(device, batches, frames):
         for number in sorted(range(len(ways)), key=lambda one: one != preferred):
             before = recorded.mark()
             try:

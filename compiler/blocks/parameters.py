@@ -10,17 +10,20 @@ from typing import Any
 from .call_tree import OPTIONS
 
 _POSITIONAL, _NAMED = "*", "**"  # names of what a function with such parameters is given besides
+_METHOD = "()"  # the name of the method that is called, where it is not `forward`
 
 
 class Parameters:
-    """The parameters of a block's forward, by which positional and named arguments mean the same.
+    """The parameters of a block's method, by which positional and named arguments mean the same.
 
     Args:
-        forward: the function of the class, which takes the block first.
+        method: the function of the class, which takes the block first.
+        name: of it, which is one of the arguments where it is not `forward`: calls of two methods have two forms.
     """
 
-    def __init__(self, forward: Callable[..., Any]) -> None:
-        self._signature = inspect.signature(forward)
+    def __init__(self, method: Callable[..., Any], name: str = "forward") -> None:
+        self._method = {_METHOD: name} if name != "forward" else {}
+        self._signature = inspect.signature(method)
         first, *rest = self._signature.parameters.values()
         self._first = first.name
         self._defaults = {one.name: one.default for one in rest}
@@ -41,10 +44,10 @@ class Parameters:
             named = {**self._defaults, **first, **kwargs}
             if len(named) != len(self._names) or len(args) > len(self._names) or not first.keys().isdisjoint(kwargs):
                 raise TypeError("other arguments than the function has")
-            return named
+            return {**self._method, **named} if self._method else named
         bound = self._signature.bind(None, *args, **kwargs)
         bound.apply_defaults()
-        named = {}
+        named = {**self._method}
         for name, value in bound.arguments.items():
             if name != self._first:
                 kind = self._kinds[name]
@@ -54,9 +57,15 @@ class Parameters:
 
 
 @functools.cache
-def parameters_of(cls: Any) -> Parameters:
-    """Return the parameters of a class's forward."""
-    return Parameters(cls.forward)
+def parameters_of(cls: Any, method: str = "forward") -> Parameters:
+    """Return the parameters of a class's method."""
+    return Parameters(getattr(cls, method), method)
+
+
+def method_of(cls: Any, named: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the function of a block's class that a call is one of; it takes the block first."""
+    method: Callable[..., Any] = getattr(cls, named.get(_METHOD, "forward"))
+    return method
 
 
 def as_call(named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -64,11 +73,11 @@ def as_call(named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
     Parameters before `*args` can be given by position only.
     """
-    plain = {name: value for name, value in named.items() if name not in (_POSITIONAL, _NAMED)}
+    plain = {name: value for name, value in named.items() if name not in (_POSITIONAL, _NAMED, _METHOD)}
     more = dict(named.get(_NAMED, {}))
     if _POSITIONAL not in named:
         return (), {**plain, **more}
-    before = list(named)[: list(named).index(_POSITIONAL)]
+    before = [name for name in list(named)[: list(named).index(_POSITIONAL)] if name != _METHOD]
     after = {name: value for name, value in plain.items() if name not in before}
     return (*(plain[name] for name in before), *named[_POSITIONAL]), {**after, **more}
 

@@ -14,8 +14,8 @@ from ..code.fingerprint import Rules
 from . import functions as functions_called
 from .call_tree import Form, UnknownArgumentError, flatten, functions_in, functions_of, rebuild
 from .functions import Result
-from .parameters import as_call, options_of, parameters_of
-from .repeated import structures
+from .parameters import as_call, method_of, options_of, parameters_of
+from .repeated import entries_of, structures
 from .size_rules import Sizes, sizes_of
 
 Mark: TypeAlias = tuple[int, ...]  # the number of records of each kind
@@ -95,7 +95,7 @@ def recording(
 ) -> Iterator[Recording]:
     """Note this thread's calls of the blocks while this lasts; the blocks compute as ever.
 
-    A block whose forward somebody else has replaced is left alone.
+    A block of which somebody else has replaced a method is left alone.
 
     Args:
         packages: whose objects are taken apart by their fields.
@@ -110,33 +110,41 @@ def recording(
         results: list[Result] = []
         leaves = flatten(named, packages)[1]
         functions = functions_called.noting(functions_of(kind.form, named), results, packages)
-        args, kwargs = as_call(rebuild(kind.form, leaves, options_of(named), functions))
-        cls: Any = type(block)
-        result = cls.forward(block, *args, **kwargs)
+        again = rebuild(kind.form, leaves, options_of(named), functions)
+        args, kwargs = as_call(again)
+        result = method_of(type(block), again)(block, *args, **kwargs)
         kind.results[sizes_of(leaves)] = tuple(results)
         return result
 
-    def noting(name: str, block: torch.nn.Module) -> Callable[..., Any]:
+    def noting(name: str, block: torch.nn.Module, method: str) -> Callable[..., Any]:
         cls: Any = type(block)
 
-        def forward(*args: Any, **kwargs: Any) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
             kind: Kind | None = None
-            if threading.get_ident() == thread:
-                with contextlib.suppress(TypeError):  # the class's own forward says what is wrong
-                    named = parameters_of(cls).bind(args, kwargs)
-                    kind = recorded._note(name, structure_of[name], block, named, packages)
-            if kind is not None and functions_in(kind.form):
-                return with_functions(kind, block, named)
-            return cls.forward(block, *args, **kwargs)
+            if threading.get_ident() != thread or inside:  # what a block's methods call is part of them
+                return getattr(cls, method)(block, *args, **kwargs)
+            with contextlib.suppress(TypeError):  # the class's own method says what is wrong
+                named = parameters_of(cls, method).bind(args, kwargs)
+                kind = recorded._note(name, structure_of[name], block, named, packages)
+            inside.append(block)
+            try:
+                if kind is not None and functions_in(kind.form):
+                    return with_functions(kind, block, named)
+                return getattr(cls, method)(block, *args, **kwargs)
+            finally:
+                inside.pop()
 
-        return forward
+        return called
 
+    inside: list[torch.nn.Module] = []
     with _lock:
-        unpatched = {name: block for name, block in blocks.items() if "forward" not in vars(block)}
+        methods = {name: entries_of(block) for name, block in blocks.items()}
+        unpatched = {name: block for name, block in blocks.items() if methods[name].isdisjoint(vars(block))}
         try:
             for name, block in unpatched.items():
-                vars(block)["forward"] = noting(name, block)
+                vars(block).update((method, noting(name, block, method)) for method in methods[name])
             yield recorded
         finally:
-            for block in unpatched.values():
-                vars(block).pop("forward", None)
+            for name, block in unpatched.items():
+                for method in methods[name]:
+                    vars(block).pop(method, None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
+from types import FunctionType
+from typing import Any
 
 import torch
 
-from ..code.fingerprint import Rules, digest
+from ..code.fingerprint import Rules, digest, names_in
 
 
 def repeated_blocks(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
@@ -34,6 +37,23 @@ def _blocks(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.
 def _is_block(module: torch.nn.Module) -> bool:
     has_weights = next(module.parameters(), None) is not None
     return has_weights and next(module.children(), None) is not None
+
+
+def entries_of(block: torch.nn.Module) -> frozenset[str]:
+    """Return the methods by which a model may call a block: its forward, and public ones that use a submodule with
+    submodules, as ComfyUI's Wan Animate 2 calls `forward_pose` and `forward_gen`. Those of torch itself are none."""
+    cls: Any = type(block)
+    parts = {name for name, child in block.named_children() if next(child.children(), None) is not None}
+    return frozenset({"forward", *(name for name, names in _public(cls).items() if not parts.isdisjoint(names))})
+
+
+@functools.cache
+def _public(cls: type) -> Mapping[str, frozenset[str]]:
+    """The public methods of a class but forward, and which names are in their code."""
+    own = [base for base in reversed(cls.__mro__[:-1]) if base.__module__.partition(".")[0] != "torch"]
+    found = {name: value for base in own for name, value in vars(base).items() if not name.startswith("_")}
+    methods = {name: one for name, one in found.items() if type(one) is FunctionType and name != "forward"}
+    return {name: frozenset(names_in(one.__code__)) for name, one in methods.items()}
 
 
 def structures(blocks: dict[str, torch.nn.Module], rules: Rules) -> dict[str, list[str]]:

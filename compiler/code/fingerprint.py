@@ -38,8 +38,8 @@ class Rules:
         roots: packages whose functions the modules call, besides those that define the modules.
         chosen_among: packages whose packages have functions of the same names, of which a library looks one up and
             calls it.
-        intercepted: methods of the model itself, not of its children, that the client takes calls by. It knows what
-            stands there, and calls the class's own.
+        intercepted: gives the methods of the model itself, not of its children, that the client takes calls by. It
+            knows what stands there, and calls the class's own.
         numbers: attributes by which modules of one kind are numbered. As long as the code in the Python modules of the
             model's classes only asks whether they equal certain numbers, the answers are architecture, and they are
             not.
@@ -53,7 +53,7 @@ class Rules:
     options: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     chosen_among: frozenset[str] = frozenset()
-    intercepted: frozenset[str] = frozenset()
+    intercepted: Callable[[torch.nn.Module], frozenset[str]] = lambda module: frozenset()
     numbers: frozenset[str] = frozenset()
     describe: Callable[[Any], str | None] = describe
     composites: Composites = NONE

@@ -6,7 +6,7 @@ An APPLY_MODEL wrapper: not all of ComfyUI's diffusion models let DIFFUSION_MODE
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,13 +17,13 @@ from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...compiler.blocks.attention import Attention
-from ...compiler.blocks.repeated import repeated_blocks
+from ...compiler.blocks.repeated import entries_of, repeated_blocks
 from ...compiler.code.fingerprint import Rules
 from ...compiler.process.progress import Progress
 from ...graph_cache.model_hash import ModelSource
 from ...runtime.calls import backend_choice
 from ...runtime.calls.requests import COMPONENT, stored_requests
-from ...runtime.calls.routing import ForwardSlot, own_slot
+from ...runtime.calls.routing import MethodSlot, own_slot
 from ...runtime.calls.session import BlockRun
 from ...runtime.guards.guard_cache import GuardCache
 from ...runtime.guards.module_guard import ModuleGuard
@@ -210,8 +210,8 @@ class BlockClient:
     def call_refusal(self) -> Reason | None:
         return self._plans.refusal()
 
-    def slot(self, block: torch.nn.Module) -> ForwardSlot:
-        return own_slot(block)
+    def slots(self, block: torch.nn.Module) -> Sequence[MethodSlot]:
+        return [own_slot(block, name) for name in sorted(entries_of(block))]
 
     def attention(self, options: Any) -> Attention:
         return self._attention.of_call(options)
@@ -230,7 +230,7 @@ def rules() -> Rules:
     """How blocks are to be read: as ComfyUI's modules, with a forward of ours on them now and then."""
     from dataclasses import replace
 
-    return replace(eligibility.rules(), intercepted=frozenset({"forward"}), numbers=frozenset({"layer_id", "block_id"}))
+    return replace(eligibility.rules(), intercepted=entries_of, numbers=frozenset({"layer_id", "block_id"}))
 
 
 def compile_blocks(

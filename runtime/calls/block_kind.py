@@ -18,7 +18,7 @@ from ...compiler.blocks import attention, call_tree, matching
 from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.call_tree import Form, Leaf, NumberForm, leaf_forms
 from ...compiler.blocks.functions import Function, folding, reaches
-from ...compiler.blocks.parameters import as_call
+from ...compiler.blocks.parameters import as_call, method_of
 from ...compiler.blocks.signature import BlockSignature
 from ...compiler.blocks.size_one_dims import SizeOneDims, differing_size_one_dims
 from ...compiler.blocks.size_rules import Sizes, sizes_of
@@ -299,7 +299,7 @@ class KindGraph:
         return Raised(error)
 
     def _eager(self, call: BlockCall, inputs: Sequence[torch.Tensor], options: Any) -> Output:
-        """The block's own forward as a function of a graph's inputs, which it leaves as they are."""
+        """The block's own method as a function of a graph's inputs, which it leaves as they are."""
         form, output = self._computed(call.block, inputs, options)
         if form != self.signature.results:
             raise ValueError("a block returned something else than its graph")
@@ -333,7 +333,7 @@ class KindGraph:
         named = call_tree.rebuild(self.form, leaves, options, functions)
         written = call_tree.watched(named, self._packages)
         args, kwargs = as_call(named)
-        result = type(block).forward(block, *args, **kwargs)
+        result = method_of(type(block), named)(block, *args, **kwargs)
         if written():
             raise _WritesError
         form, result_leaves = call_tree.flatten(result, self._packages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +14,7 @@ from ...compiler.code.fingerprint import Rules
 from ...compiler.process.progress import Progress
 from ..guards.module_guard import ModuleGuard
 from ..request import Request, RequestContext, WhenMissing
-from .routing import ForwardSlot
+from .routing import MethodSlot
 
 
 class Client(Protocol):
@@ -45,8 +45,8 @@ class Client(Protocol):
         graph serves the block now.
         """
 
-    def slot(self, block: torch.nn.Module) -> ForwardSlot:
-        """Where a block's forward is looked up when it is called, behind whatever brings its weights."""
+    def slots(self, block: torch.nn.Module) -> Sequence[MethodSlot]:
+        """Where the methods by which a model may call a block are looked up, behind whatever brings its weights."""
 
     def before_call(self, run: Any, block: torch.nn.Module) -> None:
         """Told of each call of a block that a graph is about to serve: what it reads besides weights may be stale."""

@@ -1,7 +1,9 @@
-"""Calls of blocks are routed to this thread's session, if it has one, by a forward on the block itself.
+"""Calls of blocks are routed to this thread's session, if it has one, by a forward, or another method, on the block
+itself.
 
 It stands there only while a call of a model lasts that has a session: a copy of a model would call the blocks of the
-one that it was copied from. A thread without a session calls the class's own forward.
+one that it was copied from. A thread without a session calls the class's own method. What a block's own methods call is
+no call of the model: of a block that is called by several of them, the outermost call is routed alone.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
@@ -19,67 +21,80 @@ import torch
 class Session(Protocol):
     """What takes the calls of blocks."""
 
-    def call_of(self, block: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_of(self, block: torch.nn.Module, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a routed module."""
 
 
 _session: ContextVar[Session | None] = ContextVar("onegraph_block_session", default=None)
 _lock = threading.Lock()
-_users: Counter[int] = Counter()  # sessions that a block's calls are routed for, by its id
+_users: Counter[tuple[int, str]] = Counter()  # sessions that calls are routed for, by the block's id and its method
 
 
 class Route:
-    """The forward of one block while its calls are routed."""
+    """A method of one block while its calls are routed. `alone`: the block is called by no other one."""
 
-    __slots__ = ("_block", "_forward")
+    __slots__ = ("_alone", "_block", "_function", "_name")
 
-    def __init__(self, block: torch.nn.Module) -> None:
+    def __init__(self, block: torch.nn.Module, name: str, alone: bool) -> None:
         self._block = block  # a circle for as long as the route is there
-        self._forward: Callable[..., Any] = type(block).forward
+        self._name = name
+        self._function: Callable[..., Any] = getattr(type(block), name)
+        self._alone = alone
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         session = _session.get()
         if session is None:
-            return self._forward(self._block, *args, **kwargs)
-        return session.call_of(self._block, args, kwargs)
+            return self._function(self._block, *args, **kwargs)
+        if self._alone:
+            return session.call_of(self._block, self._name, args, kwargs)
+        before = _session.set(None)
+        try:
+            return session.call_of(self._block, self._name, args, kwargs)
+        finally:
+            _session.reset(before)
 
 
-class ForwardSlot(NamedTuple):
-    """Where the forward of a block is looked up when it is called.
+class MethodSlot(NamedTuple):
+    """Where a method of a block is looked up when it is called.
 
     Attributes:
-        table: has it as `forward`; the block's own attributes, as a rule.
+        table: has it by its name; the block's own attributes, as a rule.
         usual: what stands there where nobody took it; None: nothing.
+        name: of the method.
     """
 
     table: dict[str, Any]
     usual: Any = None
+    name: str = "forward"
 
     @property
     def is_taken(self) -> bool:
-        """Whether somebody else's forward stands there, which is never routed."""
-        forward = self.table.get("forward")
-        return forward is not None and forward != self.usual and type(forward) is not Route
+        """Whether somebody else's function stands there, which is never routed."""
+        function = self.table.get(self.name)
+        return function is not None and function != self.usual and type(function) is not Route
 
 
-def own_slot(module: torch.nn.Module) -> ForwardSlot:
-    """Where Python looks for a module's forward before its class. Hooks that go may leave the class's own there."""
-    forward = vars(module).get("forward")
-    return ForwardSlot(vars(module), forward if forward == type(module).forward.__get__(module) else None)
+def own_slot(module: torch.nn.Module, name: str = "forward") -> MethodSlot:
+    """Where Python looks for a module's method before its class. Hooks that go may leave the class's own there."""
+    function = vars(module).get(name)
+    own: Any = getattr(type(module), name).__get__(module)
+    return MethodSlot(vars(module), function if function == own else None, name)
 
 
 @contextlib.contextmanager
-def routed(slots: Iterable[tuple[torch.nn.Module, ForwardSlot]], session: Session) -> Iterator[None]:
-    """While this lasts, a session takes this thread's calls of these modules; those with another forward excepted."""
-    taken: list[tuple[torch.nn.Module, ForwardSlot]] = []
+def routed(slots: Iterable[tuple[torch.nn.Module, Sequence[MethodSlot]]], session: Session) -> Iterator[None]:
+    """While this lasts, a session takes this thread's calls of these modules by these methods, but for modules of which
+    somebody else has one."""
+    taken: list[tuple[torch.nn.Module, MethodSlot]] = []
     with _lock:
-        for module, slot in slots:
-            if slot.is_taken:
+        for module, methods in slots:
+            if any(slot.is_taken for slot in methods):
                 continue
-            if type(slot.table.get("forward")) is not Route:
-                slot.table["forward"] = Route(module)
-            _users[id(module)] += 1
-            taken.append((module, slot))
+            for slot in methods:
+                if type(slot.table.get(slot.name)) is not Route:
+                    slot.table[slot.name] = Route(module, slot.name, len(methods) == 1)
+                _users[id(module), slot.name] += 1
+                taken.append((module, slot))
     before = _session.set(session)
     try:
         yield
@@ -87,16 +102,17 @@ def routed(slots: Iterable[tuple[torch.nn.Module, ForwardSlot]], session: Sessio
         _session.reset(before)
         with _lock:
             for module, slot in taken:
-                _users[id(module)] -= 1
-                if not _users[id(module)]:
-                    del _users[id(module)]
+                user = id(module), slot.name
+                _users[user] -= 1
+                if not _users[user]:
+                    del _users[user]
                     _put_back(slot)
 
 
-def _put_back(slot: ForwardSlot) -> None:
-    if type(slot.table.get("forward")) is not Route:
+def _put_back(slot: MethodSlot) -> None:
+    if type(slot.table.get(slot.name)) is not Route:
         return
     if slot.usual is None:
-        del slot.table["forward"]
+        del slot.table[slot.name]
     else:
-        slot.table["forward"] = slot.usual
+        slot.table[slot.name] = slot.usual

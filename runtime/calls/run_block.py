@@ -8,7 +8,6 @@ import torch
 
 from ...common.reasons import Reason
 from ...common.shapes import Refused
-from ...compiler.blocks.parameters import Parameters
 from ..guards.module_guard import ModuleGuard
 from .block_kind import KindGraph
 from .client import Client
@@ -31,7 +30,6 @@ class RunBlock:
     name: str
     block: torch.nn.Module
     guard: ModuleGuard
-    parameters: Parameters
     skeleton: torch.nn.Module
     version: int = 0
     kinds: list[KindGraph] = field(default_factory=list)

@@ -8,7 +8,7 @@ import logging
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from .block_kind import BlockCall, KindGraph, Matched, Raised
 from .block_kinds import Differing, Kinds, choose
 from .call_weights import CallWeights
 from .client import Client
-from .routing import ForwardSlot, own_slot, routed
+from .routing import MethodSlot, own_slot, routed
 from .run import Run
 from .run_block import RunBlock
 from .weight_source import Brought
@@ -71,9 +71,7 @@ class BlockRun:
         self._exact = rules.composites.exact
         self._blocks: dict[int, RunBlock] = {}
         for name, block in repeated_blocks(model).items():
-            guard = guards.of(block, rules)
-            cls: Any = type(block)
-            made = RunBlock(name, block, guard, parameters_of(cls), block)
+            made = RunBlock(name, block, guards.of(block, rules), block)
             self._blocks[id(block)] = made
             self._look_at(made)
         run.report.blocks.of = len(self._blocks)
@@ -141,9 +139,9 @@ class BlockRun:
         model = self._model()
         assert model is not None  # it is called
         self._weights.begin(self._run, model, lasting)
-        slots: list[tuple[torch.nn.Module, ForwardSlot]] = []
+        slots: list[tuple[torch.nn.Module, Sequence[MethodSlot]]] = []
         for one in self._blocks.values():  # some calls do not come here
-            slot = self._client.slot(one.block)
+            methods = self._client.slots(one.block)
             if is_compiled_by_torch(one.block):  # it would trace through a route
                 self._eager[reasons.TorchCompiled()] += 1
             elif any(hook_tables(one.block)):  # torch looks a forward up before it runs hooks, which may replace it
@@ -151,11 +149,11 @@ class BlockRun:
                 self._eager[hooked] += 1
                 self._counters.count_eager(hooked)
             else:
-                slots.append((one.block, slot))
-                if slot.is_taken:
-                    source = code_guard.custom_node(slot.table["forward"])
+                slots.append((one.block, methods))
+                for slot in (one for one in methods if one.is_taken):
+                    source = code_guard.custom_node(slot.table[slot.name])
                     self._eager[reasons.BlockReplaced(one.name, source)] += 1
-        lasting.enter_context(routed([*slots, (model, own_slot(model))], self))
+        lasting.enter_context(routed([*slots, (model, [own_slot(model)])], self))
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
@@ -188,17 +186,17 @@ class BlockRun:
 
     # A call of a block --------------------------------------------------------------------------------------
 
-    def call_of(self, block: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call of a block or of the model: by a graph, or by the class's own forward."""
+    def call_of(self, block: torch.nn.Module, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call of a block or of the model: by a graph, or by the class's own method."""
         one = self._blocks.get(id(block))
         if one is None:
             if self._outer is None and block is self._model():
                 self._outer = args, kwargs
             return type(block).forward(block, *args, **kwargs)
         try:
-            served = self._serve(one, args, kwargs, checked=self._weights.by_block or not one.served)
+            served = self._serve(one, method, args, kwargs, checked=self._weights.by_block or not one.served)
             if isinstance(served, Changed):
-                served = self._serve(one, args, kwargs, checked=True)
+                served = self._serve(one, method, args, kwargs, checked=True)
         except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
             log.exception("a block's graph failed, eager takes over")
             one.failure = reasons.CallFailed(type(error).__name__, in_brief(error, 120))
@@ -212,12 +210,12 @@ class BlockRun:
         assert isinstance(served, Refused)  # it was checked
         self._eager[served.reason] += 1
         self._counters.count_eager(served.reason)
-        result = type(block).forward(block, *args, **kwargs)
+        result = getattr(type(block), method)(block, *args, **kwargs)
         self._kinds.settle()
         return result
 
     def _serve(
-        self, one: RunBlock, args: tuple[Any, ...], kwargs: dict[str, Any], checked: bool
+        self, one: RunBlock, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], checked: bool
     ) -> tuple[Any] | Raised | Refused | Changed:
         """A call of a block by a graph. `checked`: the block is checked first, else by the graph's call."""
         if checked:
@@ -226,8 +224,9 @@ class BlockRun:
         if refusal is not None:
             return Refused(refusal)
         try:
-            named = one.parameters.bind(args, kwargs)
-        except TypeError:  # the class's own forward says what is wrong
+            cls: Any = type(one.block)
+            named = parameters_of(cls, method).bind(args, kwargs)
+        except TypeError:  # the class's own method says what is wrong
             return Refused(reasons.UnusualInputs())
         tensors = [value for value in named.values() if isinstance(value, torch.Tensor)]
         around = ambient_modes.refusal(one.block, tensors) if tensors else None

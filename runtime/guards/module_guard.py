@@ -235,11 +235,12 @@ class ModuleGuard:
     def _telling(self, keys: Iterable[str], number: int) -> frozenset[str]:
         """Those of a module's attributes that may say what it computes. `number`: 0 is the model itself."""
         telling = (k for k in keys if k not in fingerprint.OF_EVERY_MODULE and not self._rules.placement(k))
-        return frozenset(telling) - (self._rules.intercepted if number == 0 else frozenset())
+        return frozenset(telling) - (self._intercepted if number == 0 else frozenset())
 
     def _rebuild(self, module: torch.nn.Module) -> None:
         """Take everything down as it is now."""
         named = [*module.named_modules()]
+        self._intercepted = self._rules.intercepted(module)
         referenced, compared = fingerprint.referenced_names(module), fingerprint.compared_numbers(module, self._rules)
         self._modules = [child for _, child in named[1:]]
         self._types = [type(child) for child in self._modules]
@@ -279,7 +280,7 @@ class ModuleGuard:
             for key, value in vars(child).items():
                 if key in fingerprint.OF_EVERY_MODULE or self._rules.placement(key):
                     continue
-                if child is module and key in self._rules.intercepted:
+                if child is module and key in self._intercepted:
                     continue
                 if key in referenced or callable(value):
                     if callable(value) or is_empty(value) or self._rules.describe(value) is not None:

@@ -24,6 +24,7 @@ RIGHT: dict[str, Any] = {
     "max_abs_diff_255": 0, "effect": 0.1, "comfyui": TESTED,
 }  # fmt: skip
 HOLES = {"compiled": 27, "uncompiled": 9, "compiles": 0, "reasons": {"block_sizes": 9}}
+FURTHER = {"compiled": 27, "uncompiled": 9, "compiles": 1, "reasons": {"block_recorded": 9}}
 NONE = {"compiled": 0, "uncompiled": 36, "compiles": 0, "reasons": {"block_option": 36}}
 
 
@@ -51,6 +52,8 @@ def test_most_templates_are_read() -> None:
         ({}, "compiled", 1),
         ({"later": HOLES}, "partly", 0.75),
         ({"restarted": HOLES}, "partly", 0.75),
+        ({"later": FURTHER}, "compiled", 1),
+        ({"restarted": FURTHER}, "partly", 0.75),
         ({"later": NONE, "restarted": NONE}, "uncompiled", 0),
         ({"relative_l2": 2e-5}, "wrong", 1),
         ({"relative_l2": float("nan")}, "wrong", 1),
@@ -157,7 +160,8 @@ def test_a_model_is_followed_from_its_loader_to_what_samples(switch: bool, nodes
 def test_a_family_is_told_by_the_file_and_the_nodes_beside_it() -> None:
     assert family_of("minimax_h3_fl2va.safetensors", {"LoadImage"}) == "minimax h3 i2v"
     assert family_of("minimax_h3_fl2va.safetensors", {"CLIPLoader"}) == "minimax h3 t2v"
-    assert family_of("ltx-2.5-22b-int8_convrot.safetensors", set()) == NEWER
+    assert family_of("ltx-2.5-22b-int8_convrot.safetensors", set()) == "ltx 2.5"
+    assert family_of("flux3-image-klein-int8-convrot.safetensors", set()) == NEWER
     for name, family in (("turbo_image_edit", "qwen-image 2.1 edit"), ("turbo_t2i", "qwen-image 2.1")):
         assert family_of("qwen_image_2.1_int8_convrot.safetensors", {f"image_qwen_image_2_1_{name}"}) == family
     assert family_of("upscaler.safetensors", {"LoadImage"}) == ""

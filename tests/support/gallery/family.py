@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from ..dit_matrix.case import Promise
 from ..dit_matrix.judge import FURTHEST
-from ..dit_matrix.sampling import Addition, Sampling, Texts
+from ..dit_matrix.sampling import ROOT, Addition, Sampling, Texts
 from ..models.dits import Dit
 
 Sizes = tuple[int, ...]  # of a latent, without its batch
@@ -39,6 +40,7 @@ class Family:
         codes: of the reasons for the others.
         furthest: relative L2 of compiled latents from uncompiled ones. More than the usual where uncompiled latents are
             that far apart by two libraries for matrix products.
+        needs: a class below `comfy_extras` that only hosts with this family have; empty: the model's own tells it.
     """
 
     dit: Dit
@@ -53,6 +55,16 @@ class Family:
     promised: Promise = "all"
     codes: tuple[str, ...] = ()
     furthest: float = FURTHEST
+    needs: str = ""
+
+    def missing(self) -> bool:
+        """Whether the host is too old for it."""
+        from comfy import supported_models
+
+        if not hasattr(supported_models, self.dit.config):
+            return True
+        module, _, name = self.needs.rpartition(".")
+        return bool(name) and not hasattr(importlib.import_module(ROOT + module), name)
 
 
 @dataclass

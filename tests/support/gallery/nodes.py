@@ -45,6 +45,34 @@ def ar_video(sampling: Sampling) -> None:
     sampling.sampler = result_of("nodes_ar_video", "SamplerARVideo", num_frame_per_block=1)
 
 
+def sparse_attention(sampling: Sampling) -> None:
+    """What "Model Sparse Attention" does to a MODEL where no kernel serves a call: a function around all attention,
+    which is put on top again before each step, and one around each block. Both pass everything on."""
+    from comfy.patcher_extension import CallbacksMP
+
+    seen: list[Any] = []
+
+    def install(options: dict[str, Any]) -> None:
+        previous = options.get("optimized_attention_override")
+        if previous is not None and previous in seen:
+            return
+
+        def override(func: Any, *args: Any, **kwargs: Any) -> Any:
+            return func(*args, **kwargs) if previous is None else previous(func, *args, **kwargs)
+
+        seen.append(override)
+        options["optimized_attention_override"] = override
+
+    sampling.model = model = sampling.model.clone()
+    install(model.model_options["transformer_options"])
+    model.add_callback_with_key(
+        CallbacksMP.ON_PREPARE_STATE, "sparse", lambda patcher, step, options: install(options["transformer_options"])
+    )
+    for number in range(len(model.model.diffusion_model.blocks)):
+        around = lambda args, extra: extra["original_block"](args)  # noqa: E731
+        model.set_model_patch_replace(around, "dit", "double_block", number)
+
+
 # Conditioning ---------------------------------------------------------------------------------------------------
 
 

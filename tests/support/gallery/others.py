@@ -42,7 +42,35 @@ _SHAPE = {
 }  # fmt: skip
 _POINTS = (64, 96), (64, 64)
 
+_SECONDS = "conditioner.conditioners.seconds_{}.embedder.embedding."  # of a number
+_AUDIO = {
+    "audio_model": "dit1.0", "embed_dim": 128, "depth": 3, "num_heads": 4, "cond_token_dim": 768,
+    "global_cond_dim": 768, "project_cond_tokens": True,
+}  # fmt: skip
+
+
+def _buffers(module: Any) -> None:
+    """What a file has of them: no class fills its own."""
+    for name, buffer in module.named_buffers():
+        torch.linspace(1.0, 0.01, buffer.numel(), out=buffer) if "inv_freq" in name else buffer.zero_()
+
+
 OTHERS: dict[str, Family] = {
+    "stable audio": Family(
+        Dit("StableAudio", {**_AUDIO, "io_channels": 64, "global_cond_dim": 2 * 768}, width=768, after=_buffers,
+            beside={_SECONDS.format(name) + part: shape for name in ("start", "total")
+                    for part, shape in (("0.weights", (128,)), ("1.weight", (768, 257)), ("1.bias", (768,)))}),
+        ((64, 60), (64, 44)),
+    ),
+    "stable audio 3": Family(
+        Dit("StableAudio3",
+            {**_AUDIO, "io_channels": 256, "global_cond_shared_embed": True, "global_cond_type": "adaLN",
+             "timestep_features_type": "expo", "num_memory_tokens": 8, "local_add_cond_dim": 257,
+             "attn_kwargs": {"qk_norm": "ln", "feat_scale": True, "differential": True}}, width=768, after=_buffers,
+            beside={_SECONDS.format("total") + "1.weight": (768, 256), _SECONDS.format("total") + "1.bias": (768,),
+                    "conditioner.conditioners.prompt.padding_embedding": (768,)}),
+        ((256, 60), (256, 44)), (settings(sampler="lcm"),),
+    ),
     "ace-step 1": Family(
         Dit("ACEStep",
             {"audio_model": "ace", "attention_head_dim": 32, "in_channels": 8, "inner_dim": 128, "max_height": 16,

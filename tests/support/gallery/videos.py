@@ -79,12 +79,12 @@ def _music(generator: torch.Generator, sizes: Sequence[int], length: int) -> dic
     return {"audio_embed": drawn(generator, 1, 24, 35), "fps": 30.0, "audio_inject_scale": 1.0}
 
 
-def _first_frame(generator: torch.Generator, sizes: Sequence[int], length: int) -> dict[str, Any]:
+def first_frame(generator: torch.Generator, sizes: Sequence[int], length: int) -> dict[str, Any]:
     frame = {"resolved_frame_index": 0, "latent": drawn(generator, 1, 24, 1, *sizes[3:])}
     return {"minimax_keyframes": [frame], "minimax_frame_count": 9}
 
 
-def _pictures(generator: torch.Generator, sizes: Sequence[int], length: int) -> dict[str, Any]:
+def pictures(generator: torch.Generator, sizes: Sequence[int], length: int) -> dict[str, Any]:
     """Two reference pictures, the first of another size."""
     sides = [(sizes[3] + 4, sizes[4] - 2), (sizes[3], sizes[4])]
     refs = [
@@ -138,20 +138,20 @@ _PRUNED = {
     **{key: value for key, value in _MINIMAX.items() if key not in ("timestep_input_dim", "time_embed_hidden_size")},
     "adaln_curve_grid": 33, "time_embed_dim": 16,
 }  # fmt: skip
-_H3 = Dit("MiniMaxH3", _PRUNED, after=_frequencies)
-_H3_SIZES: dict[str, Any] = {"sizes": video(24), "audio": ((32, 2, 13), (32, 2, 9)), "graphs": "minimax h3"}
-_H3_NODES = (around.basic_guider, settings(sampler="res_multistep", steps=3))
+H3 = Dit("MiniMaxH3", _PRUNED, after=_frequencies)
+H3_SIZES: dict[str, Any] = {"sizes": video(24), "audio": ((32, 2, 13), (32, 2, 9)), "graphs": "minimax h3"}
+H3_NODES = (around.basic_guider, settings(sampler="res_multistep", steps=3))
 _LTX_2 = DITS["ltx 2"]
-_LTX_23 = Dit(
+LTX_23 = Dit(
     "LTXAV",
     {**_LTX_2.unet, "apply_gated_attention": True, "caption_proj_before_connector": True,
      "cross_attention_adaln": True},
     width=128 + 64,
 )  # fmt: skip
-_LTX_SIZES: dict[str, Any] = {
+LTX_SIZES: dict[str, Any] = {
     "sizes": ((128, 3, 8, 6), (128, 2, 6, 8)), "audio": ((8, 11, 16), (8, 7, 16)), "conds": fixed(frame_rate=25),
 }  # fmt: skip
-_LTX_NODES = (cfg_guider, settings(steps=3))
+LTX_NODES = (cfg_guider, settings(steps=3))
 _LTXV = Dit(
     "LTXV",
     {"image_model": "ltxv", "in_channels": 128, "cross_attention_dim": 128, "attention_head_dim": 32,
@@ -242,14 +242,14 @@ _WANS = {
 }  # fmt: skip
 
 VIDEOS: dict[str, Family] = {
-    "minimax h3 t2v": Family(_H3, nodes=_H3_NODES, **_H3_SIZES),
-    "minimax h3 i2v": Family(_H3, nodes=_H3_NODES, conds=_first_frame, **_H3_SIZES),
-    "minimax h3 r2v": Family(_H3, nodes=_H3_NODES, conds=_pictures, **_H3_SIZES),
-    "ltx 2": Family(_LTX_2, nodes=_LTX_NODES, graphs="ltx 2", **_LTX_SIZES),
-    "ltx 2, first frame": Family(_LTX_2, nodes=(*_LTX_NODES, steering.first_frame_kept), graphs="ltx 2", **_LTX_SIZES),
-    "ltx 2.3": Family(_LTX_23, nodes=_LTX_NODES, graphs="ltx 2.3", **_LTX_SIZES),
+    "minimax h3 t2v": Family(H3, nodes=H3_NODES, **H3_SIZES),
+    "minimax h3 i2v": Family(H3, nodes=H3_NODES, conds=first_frame, **H3_SIZES),
+    "minimax h3 r2v": Family(H3, nodes=H3_NODES, conds=pictures, **H3_SIZES),
+    "ltx 2": Family(_LTX_2, nodes=LTX_NODES, graphs="ltx 2", **LTX_SIZES),
+    "ltx 2, first frame": Family(_LTX_2, nodes=(*LTX_NODES, steering.first_frame_kept), graphs="ltx 2", **LTX_SIZES),
+    "ltx 2.3": Family(LTX_23, nodes=LTX_NODES, graphs="ltx 2.3", **LTX_SIZES),
     "ltx 2.3, first frame": Family(
-        _LTX_23, nodes=(weights.lora(0.5), *_LTX_NODES, steering.first_frame_kept), graphs="ltx 2.3", **_LTX_SIZES
+        LTX_23, nodes=(weights.lora(0.5), *LTX_NODES, steering.first_frame_kept), graphs="ltx 2.3", **LTX_SIZES
     ),
     "ltxv": Family(_LTXV, video(128), **_LTXV_REST),
     "ltxv, first frame": Family(_LTXV, video(128), (steering.first_frame_kept,), **_LTXV_REST),

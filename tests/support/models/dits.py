@@ -28,6 +28,7 @@ class Dit:
         latent: channels, and frames where there are such.
         audio: channels and sides of a second latent.
         conds: what a prompt's conditioning has besides the text.
+        beside: shapes of the file's weights that the model has besides its diffusion model, by their names.
     """
 
     config: str
@@ -37,6 +38,7 @@ class Dit:
     width: int = WIDTH
     conds: Conds = _none
     after: Callable[[Any], None] = field(default=lambda module: None)
+    beside: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def _tensor(generator: torch.Generator, *shape: int) -> torch.Tensor:
@@ -213,7 +215,9 @@ def load(
     chosen = {key: value for key, value in {**dit.unet, **unet}.items() if (key, value) != ("guidance_embed", None)}
     config = getattr(comfy.supported_models, dit.config)({**chosen, "dtype": dtype})
     config.unet_config.update(chosen)  # where the class has sizes of its own
-    model = config.get_model({}, "", device or cpu)
+    generator = torch.Generator().manual_seed(seed)
+    beside = {name: _tensor(generator, *shape) * 0.1 for name, shape in dit.beside.items()}
+    model = config.get_model(beside, "", device or cpu)
     dit.after(model.diffusion_model)
     seeded(model.diffusion_model, seed)
     load_device = comfy.model_management.get_torch_device()

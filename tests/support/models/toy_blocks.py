@@ -11,11 +11,12 @@ import torch
 from onegraph.common.reasons import Reason
 from onegraph.compiler.blocks.attention import Attention
 from onegraph.compiler.blocks.capture import Settings
+from onegraph.compiler.blocks.repeated import entries_of
 from onegraph.compiler.code.fingerprint import Rules
 from onegraph.compiler.process import job
 from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.runtime.calls.routing import ForwardSlot, own_slot
+from onegraph.runtime.calls.routing import MethodSlot, own_slot
 from onegraph.runtime.request import Request, RequestContext, WhenMissing
 
 
@@ -128,7 +129,7 @@ def prepare(state: Mapping[str, Any]) -> None:
 
 
 def rules() -> Rules:
-    return Rules(intercepted=frozenset({"forward"}))
+    return Rules(intercepted=entries_of)
 
 
 def block_settings() -> Settings:
@@ -159,8 +160,8 @@ class Client:
     def skeleton(self, run: Any, name: str, block: torch.nn.Module, guard: Any) -> torch.nn.Module:
         return block
 
-    def slot(self, block: torch.nn.Module) -> ForwardSlot:
-        return own_slot(block)
+    def slots(self, block: torch.nn.Module) -> list[MethodSlot]:
+        return [own_slot(block, name) for name in sorted(entries_of(block))]
 
     def before_call(self, run: Any, block: torch.nn.Module) -> None:
         pass

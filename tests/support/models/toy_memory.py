@@ -63,7 +63,7 @@ def model(seed: int = 0) -> Model:
 
 
 def rules() -> Rules:
-    return Rules(intercepted=frozenset({"forward"}))
+    return Rules(intercepted=lambda module: frozenset({"forward"}))
 
 
 def block_settings() -> Settings:

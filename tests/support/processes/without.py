@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sysconfig
+import sys
 import venv
 from pathlib import Path
 
@@ -17,8 +17,9 @@ def python_without(folder: Path, *names: str) -> Path:
     """
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
-        if path.suffix != ".pth" and not path.name.lower().startswith(names):
+    folders = [Path(one) for one in sys.path if Path(one).name == "site-packages"]  # what is in front first
+    for path in (path for folder in folders for path in folder.iterdir()):
+        if path.suffix != ".pth" and not path.name.lower().startswith(names) and not (packages / path.name).exists():
             (packages / path.name).symlink_to(path)
     if not (packages / "onegraph").exists():  # an editable install is found by a .pth file
         (packages / "onegraph").symlink_to(ROOT)
