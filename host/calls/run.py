@@ -21,7 +21,7 @@ from ...runtime.graphs.binding import Held
 from ...runtime.guards.guard_cache import GuardCache
 from ...runtime.guards.module_guard import ModuleGuard
 from ...runtime.obtain.registry import registry
-from ..weights import eligibility, host_memory, low_vram_blocks, paged_blocks, paged_weights, plain
+from ..weights import eligibility, host_memory, low_vram_blocks, page_order, paged_blocks, paged_weights, plain
 
 
 @dataclass
@@ -130,6 +130,7 @@ class HostRun(Run):
             return low_vram_blocks.staged(self.patcher, module, self.block_versions)
         if self.paged is None or not isinstance(refusal, reasons.NoRoomForWeights):
             return None
+        page_order.arrange(self.patcher, module)
         return paged_blocks.streamed(module, self.paged, self.patcher.load_device)
 
 

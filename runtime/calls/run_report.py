@@ -123,6 +123,7 @@ class BlockReport:
             "kinds": self.kinds,
             "calls": self.calls,
             "speedup": self.speedup,
+            "resident": len(self.compiled) - len(self.streamed),
             "streamed": len(self.streamed),
             "streamed_bytes": sum(self.streamed.values()),
             "eager_calls": dict(_texts(self.eager)),

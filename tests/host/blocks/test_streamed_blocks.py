@@ -3,6 +3,7 @@ pages, and blocks run compiled all the same."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -77,6 +78,49 @@ def test_a_model_with_room_for_a_part_of_it(room: float, least: int, most: int, 
         vbar.evict()
     text = status.last_runs[NODE].text()
     assert (f"5 of 5 blocks compiled, {5 - streamed} resident, {streamed} streamed" in text) == (streamed > 0), text
+
+
+def test_the_blocks_that_fit_stay_over_the_steps(flux: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same ones at each step, whole; nothing of them is copied again, nor in the next sampling."""
+    wanted = dits.sample(flux, "flux", steps=3)
+    total = pages.page(flux, 1.0).offset
+    vbar = pages.page(flux, 0.6)
+    steps: list[dict[str, int]] = []
+    filled: list[int] = []
+    real = paged_blocks.StreamedBlocks.weights
+
+    @contextlib.contextmanager
+    def weights(self: Any, name: str) -> Iterator[Any]:
+        with real(self, name) as brought:
+            if not steps or name in steps[-1]:
+                steps.append({})
+                filled.append(vbar.filled)
+            steps[-1][name] = brought.streamed
+            yield brought
+
+    monkeypatch.setattr(paged_blocks.StreamedBlocks, "weights", weights)
+    for _ in range(3):
+        assert distance(dits.sample(compiled(flux), "flux", steps=3), wanted) < 1e-6
+        vbar.prioritize()  # the host, when the next sampling begins
+    assert len(steps) == 9 and all(step == steps[0] for step in steps)
+    assert len({*filled[1:]}) == 1, "a block that stays is copied again"
+    staying = [name for name, size in steps[-1].items() if not size]
+    assert len(staying) >= 2 and 0 < sum(steps[-1].values()) < 0.5 * total
+    report = blocks()
+    assert (report["resident"], report["streamed"]) == (len(staying), 5 - len(staying))
+
+
+def test_less_room_in_the_next_run(flux: Any) -> None:
+    """Pages that a run had where the model fitted are filled anew, in the order in which blocks stay."""
+    wanted = dits.sample(flux, "flux")
+    vbar = pages.page(flux, 1.0)
+    vbar.fault(vbar.base_addr, vbar.offset)
+    vbar.unpin(vbar.base_addr, vbar.offset)
+    for room in (0.8, 0.6):
+        vbar.free_memory(int((1 - room) * vbar.loaded_size()))
+        vbar.prioritize()
+        vbar.room = int(room * len(vbar.pins))
+        assert 0 < check(flux, vbar, wanted) < 5
 
 
 def test_a_streamed_block_has_the_graph_of_a_resident_one(flux: Any) -> None:
