@@ -316,7 +316,7 @@ class KindGraph:
             with torch.no_grad():
                 return self._computed(copied(call.module), floats, options)[1]
 
-        return QuantisingEager(eager, exact)
+        return QuantisingEager(eager, exact, self.signature.part)
 
     def _computed(self, block: torch.nn.Module, inputs: Sequence[torch.Tensor], options: Any) -> tuple[Form, Output]:
         """What a block returns: its form, and what a graph of it would return."""

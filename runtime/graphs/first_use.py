@@ -13,7 +13,7 @@ import torch
 
 from ...common import reasons
 from ...common.errors import in_brief
-from ...common.outputs import Output
+from ...common.outputs import Output, mapped
 from ...common.reasons import Reason
 from ...common.torch_private import driver_version
 from ...graph_cache.entry import Entry
@@ -37,10 +37,13 @@ class QuantisingEager:
 
     Attributes:
         exact: the same function in float32, with weights that were dequantised and inputs that are not quantised.
+        part: a smaller call of the graph that is cut from some inputs, at most a quarter, so that float32 takes less
+            memory than the whole call does; None: they are small already, or cannot be cut.
     """
 
     run: Callable[..., Output]
     exact: Callable[..., Output]
+    part: Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...] | None]
 
     def __call__(self, *inputs: torch.Tensor) -> Output:
         return self.run(*inputs)
@@ -63,15 +66,24 @@ class Comparison:
     eager: Callable[..., Output]
 
     def verdict(self, output: Output, reference: Output) -> faithfulness.Faithful | faithfulness.Unfaithful:
-        """Judge the graph's output beside eager's, both for all of the inputs."""
+        """Judge the graph's output beside eager's, both for all of the inputs.
+
+        Where weights are quantised, it is judged by the exact result of a part of the call: float32 for all of it takes
+        twice what eager takes.
+        """
         if not isinstance(self.eager, QuantisingEager):
             return faithfulness.compare(output, reference)
         try:
-            exact = self.eager.exact(*self.inputs)
+            part = self.eager.part(self.inputs)
+            if part is None:
+                return faithfulness.compare_quantised(output, reference, self.eager.exact(*self.inputs))
+            judged = faithfulness.compare_quantised(self.run(part), self.eager(*part), self.eager.exact(*part))
         except Exception as error:  # there is no room for it, or the model's code takes no float32
-            log.debug("no exact result to judge a quantised graph by: %s", in_brief(error))
-            return faithfulness.compare(output, reference)
-        return faithfulness.compare_quantised(output, reference, exact)
+            log.info("no exact result to judge a quantised graph by: %s", in_brief(error))
+            judged = faithfulness.Faithful(0.0, inexact=reasons.NotComparedExactly(type(error).__name__))
+        if isinstance(judged, faithfulness.Unfaithful):
+            return judged
+        return faithfulness.compare(output, reference, judged)
 
     @property
     def group(self) -> str:
@@ -112,7 +124,11 @@ class CheckFailed:
 
 
 class FirstUseCheck:
-    """What first uses of one graph on this machine showed, and those that are still due."""
+    """What first uses of one graph on this machine showed, and those that are still due.
+
+    Attributes:
+        inexact: why the last comparison was with eager alone, where it is with the exact result else; or None.
+    """
 
     def __init__(self, store: Store, entry: Entry, policy: Policy, device: torch.device, environment: str) -> None:
         self._store = store
@@ -122,6 +138,7 @@ class FirstUseCheck:
         self._timings: dict[tuple[tuple[str, int], ...], _Timing] = {}
         self._compared: Mapping[str, int] | None = None  # sizes that nothing is due for
         self._slower: Reason | None = None
+        self.inexact: Reason | None = None
         self.result = store.first_use(entry)
         if self.result.environment != environment:
             self.result = self.result.model_copy(update={"environment": environment, "checked": {}, "replays": {}})
@@ -167,13 +184,14 @@ class FirstUseCheck:
     def is_usual(self, verdict: faithfulness.Faithful | faithfulness.Unfaithful) -> bool:
         """Whether a result is as near to eager's as those that were found to be as exact as eager.
 
-        A quantised graph is judged by a third run, in float32, which takes twice the memory: not for each check.
+        A quantised graph is judged by a third run, in float32, which takes its time: not for each check.
         """
         usual = max(self.result.checked.values(), default=0.0)
         return isinstance(verdict, faithfulness.Faithful) and verdict.rel_l2 <= usual
 
     def note_usual(self, group: str, verdict: faithfulness.Faithful) -> None:
-        """Remember a distance that was judged by the exact result, which takes memory: as far is not judged again."""
+        """Remember a distance that was judged by the exact result, which takes its time: as far is not judged again."""
+        self.inexact = verdict.inexact
         checked = {**self.result.checked, group: max(verdict.rel_l2, self.result.checked.get(group, 0.0))}
         self.result = self.result.model_copy(update={"checked": checked})
         self._store.remember(self._entry, self.result)
@@ -188,12 +206,15 @@ class FirstUseCheck:
         """
         started = time.perf_counter()
         compiled_ms, output = timed(lambda: comparison.run(comparison.inputs), self._device)
+        output = parked(output)  # eager needs what it needs without a graph, and the graph needs no more beside it
         eager_ms, reference = timed(lambda: comparison.eager(*comparison.inputs), self._device)
         verdict = comparison.verdict(output, reference)
         if isinstance(verdict, faithfulness.Unfaithful):
             return CheckFailed(reasons.FirstUseFailed(verdict.reason), reference)
+        del reference
+        self.inexact = verdict.inexact
         if not verdict.telling:  # a broken latent says nothing of the graph: the next call is compared
-            return output
+            return fetched(output, self._device)
         checked = {**self.result.checked, comparison.group: verdict.rel_l2}
         result = self.result.model_copy(update={"checked": checked, "driver": driver_of(self._device)})
         if result.compiled_ms is None:
@@ -212,7 +233,7 @@ class FirstUseCheck:
                 result = result.model_copy(update=self._decided(timing, comparison))
         self.result = result
         self._store.remember(self._entry, result)
-        return output
+        return fetched(output, self._device)
 
     def _is_likely(self, timing: _Timing) -> bool:
         """Whether a speed is one that graphs have. Any other is measured again, for the machine may be busy."""
@@ -222,6 +243,16 @@ class FirstUseCheck:
         size = ", ".join(f"{name} {value}" for name, value in comparison.sizes.items())
         slow = self.result.slow_processes + 1 if timing.speedup < self._policy.slower else 0
         return {"eager_ms": timing.eager, "compiled_ms": timing.compiled, "size": size, "slow_processes": slow}
+
+
+def parked(output: Output) -> Output:
+    """An output in system memory, so that what runs next has the device's to itself."""
+    return mapped(lambda tensor: tensor.cpu(), output)
+
+
+def fetched(output: Output, device: torch.device) -> Output:
+    """A parked output back on its device."""
+    return mapped(lambda tensor: tensor.to(device), output)
 
 
 def driver_of(device: torch.device) -> str:
