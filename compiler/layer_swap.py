@@ -54,8 +54,8 @@ class ExactLinear(torch.nn.Module):
         if self.pre_quant_scale is not None:
             x = x * self.pre_quant_scale
         try:
-            weight = self._dequantised(self._quantised.cpu())
-        except (RuntimeError, TypeError, NotImplementedError):  # a library may keep its weights where they are
+            weight = self._dequantised(self._quantised.to("cpu"))  # classes of weights know `to`, and not all `cpu`
+        except (RuntimeError, TypeError):  # a library may keep its weights where they are
             weight = self.weight
         output = x.new_empty(*x.shape[:-1], weight.shape[0])
         for start in range(0, weight.shape[0], _ROWS):
