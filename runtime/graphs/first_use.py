@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -29,6 +30,21 @@ _PAIRS = 3  # at most, besides the one that is compared, of a first call; one of
 _IN_A_ROW_MS = 20.0  # of short calls on a GPU that are timed together: alone, launching kernels takes longest
 _MOST_REPLAYS = 64  # shapes of which it is remembered whether replaying pays
 _CALLS = 3  # that must give an unlikely speed before it is believed: a busy machine is one for seconds
+
+
+@dataclass(frozen=True)
+class ChangingEager:
+    """A function without a graph that changes some of its inputs in place, and returns these.
+
+    Attributes:
+        changed: numbers of the inputs.
+    """
+
+    run: Callable[..., Output]
+    changed: tuple[int, ...]
+
+    def __call__(self, *inputs: torch.Tensor) -> Output:
+        return self.run(*inputs)
 
 
 @dataclass(frozen=True)
@@ -65,6 +81,26 @@ class Comparison:
     run: Callable[[tuple[torch.Tensor, ...]], Output]
     eager: Callable[..., Output]
 
+    @contextlib.contextmanager
+    def restoring(self) -> Iterator[None]:
+        """While this lasts, eager changes inputs as it does without a graph; then they are what they were before.
+
+        Copies of them on the device would be more than eager has.
+        """
+        eager = self.eager.run if isinstance(self.eager, QuantisingEager) else self.eager
+        changed = [self.inputs[number] for number in eager.changed] if isinstance(eager, ChangingEager) else []
+        before = [*map(_in_system_memory, changed)]
+        try:
+            yield
+        finally:
+            for one, value in zip(changed, before, strict=True):
+                one.copy_(value)
+
+    def reference(self) -> Output:
+        """Eager's result, a copy of its own."""
+        with self.restoring():
+            return mapped(torch.clone, self.eager(*self.inputs))
+
     def verdict(self, output: Output, reference: Output) -> faithfulness.Faithful | faithfulness.Unfaithful:
         """Judge the graph's output beside eager's, both for all of the inputs.
 
@@ -77,7 +113,8 @@ class Comparison:
             part = self.eager.part(self.inputs)
             if part is None:
                 return faithfulness.compare_quantised(output, reference, self.eager.exact(*self.inputs))
-            judged = faithfulness.compare_quantised(self.run(part), self.eager(*part), self.eager.exact(*part))
+            result, exact = self.run(part), self.eager.exact(*part)
+            judged = faithfulness.compare_quantised(result, self.eager(*part), exact)
         except Exception as error:  # there is no room for it, or the model's code takes no float32
             log.info("no exact result to judge a quantised graph by: %s", in_brief(error))
             judged = faithfulness.Faithful(0.0, inexact=reasons.NotComparedExactly(type(error).__name__))
@@ -207,10 +244,12 @@ class FirstUseCheck:
         started = time.perf_counter()
         compiled_ms, output = timed(lambda: comparison.run(comparison.inputs), self._device)
         output = parked(output)  # eager needs what it needs without a graph, and the graph needs no more beside it
-        eager_ms, reference = timed(lambda: comparison.eager(*comparison.inputs), self._device)
+        with comparison.restoring():
+            eager_ms, reference = timed(lambda: comparison.eager(*comparison.inputs), self._device)
+            reference = parked(reference)
         verdict = comparison.verdict(output, reference)
         if isinstance(verdict, faithfulness.Unfaithful):
-            return CheckFailed(reasons.FirstUseFailed(verdict.reason), reference)
+            return CheckFailed(reasons.FirstUseFailed(verdict.reason), fetched(reference, self._device))
         del reference
         self.inexact = verdict.inexact
         if not verdict.telling:  # a broken latent says nothing of the graph: the next call is compared
@@ -220,20 +259,24 @@ class FirstUseCheck:
         if result.compiled_ms is None:
             timing = self._timings.setdefault(tuple(sorted(comparison.sizes.items())), _Timing())
             timing.add(compiled_ms, eager_ms)
-            times = in_a_row(eager_ms, self._device)
-            for _ in range(1 if timing.calls else _PAIRS):
-                if time.perf_counter() - started > self._policy.measuring_seconds[self._device.type]:
-                    break
-                compiled_ms = timed(lambda: comparison.run(comparison.inputs), self._device, times)[0]
-                timing.add(compiled_ms, timed(lambda: comparison.eager(*comparison.inputs), self._device, times)[0])
-                if self._is_likely(timing):
-                    break
+            with comparison.restoring():
+                self._measure(comparison, timing, in_a_row(eager_ms, self._device), started)
             timing.calls += 1
             if self._is_likely(timing) or timing.calls >= _CALLS:
                 result = result.model_copy(update=self._decided(timing, comparison))
         self.result = result
         self._store.remember(self._entry, result)
         return fetched(output, self._device)
+
+    def _measure(self, comparison: Comparison, timing: _Timing, times: int, started: float) -> None:
+        """Time pairs of calls until their speed is one that graphs have."""
+        for _ in range(1 if timing.calls else _PAIRS):
+            if time.perf_counter() - started > self._policy.measuring_seconds[self._device.type]:
+                break
+            compiled_ms = timed(lambda: comparison.run(comparison.inputs), self._device, times)[0]
+            timing.add(compiled_ms, timed(lambda: comparison.eager(*comparison.inputs), self._device, times)[0])
+            if self._is_likely(timing):
+                break
 
     def _is_likely(self, timing: _Timing) -> bool:
         """Whether a speed is one that graphs have. Any other is measured again, for the machine may be busy."""
@@ -247,7 +290,12 @@ class FirstUseCheck:
 
 def parked(output: Output) -> Output:
     """An output in system memory, so that what runs next has the device's to itself."""
-    return mapped(lambda tensor: tensor.cpu(), output)
+    return mapped(_in_system_memory, output)
+
+
+def _in_system_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of its own, on a CPU as well: what it is of may be changed."""
+    return torch.empty_like(tensor, device="cpu").copy_(tensor)
 
 
 def fetched(output: Output, device: torch.device) -> Output:

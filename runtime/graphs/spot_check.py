@@ -127,7 +127,7 @@ class SpotChecks:
         """
         ahead = None
         if not self._shapes.inputs and not apart:
-            with comparing(), contextlib.suppress(torch.OutOfMemoryError):
+            with comparing(), contextlib.suppress(torch.OutOfMemoryError), comparison.restoring():
                 milliseconds, reference = timed(lambda: comparison.eager(*comparison.inputs), self._device)
                 ahead = milliseconds, parked(reference)
                 del reference
@@ -152,9 +152,11 @@ class SpotChecks:
             if ahead is not None:
                 milliseconds, (result, reference) = ahead[0], (output, ahead[1])
             else:
-                milliseconds, (result, reference) = timed(
-                    lambda: pair(self._shapes, comparison.inputs, output, runner, comparison.eager), self._device
-                )
+                with comparison.restoring():
+                    milliseconds, (result, reference) = timed(
+                        lambda: pair(self._shapes, comparison.inputs, output, runner, comparison.eager), self._device
+                    )
+                    reference = parked(reference)
         except torch.OutOfMemoryError:  # a check must not cost the run its graph
             self._schedule.checked(0.0)
             return None
@@ -165,7 +167,7 @@ class SpotChecks:
             if isinstance(verdict, faithfulness.Faithful):
                 self._first_use.note_usual(comparison.group, verdict)
         if isinstance(verdict, faithfulness.Unfaithful):
-            return CheckFailed(reasons.SpotCheckFailed(verdict.reason), comparison.eager(*comparison.inputs))
+            return CheckFailed(reasons.SpotCheckFailed(verdict.reason), comparison.reference())
         return None
 
 

@@ -16,7 +16,7 @@ from onegraph.common.outputs import mapped
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.graphs import faithfulness, first_use, spot_check
-from onegraph.runtime.graphs.first_use import CheckFailed, Comparison, FirstUseCheck, QuantisingEager
+from onegraph.runtime.graphs.first_use import ChangingEager, CheckFailed, Comparison, FirstUseCheck, QuantisingEager
 from onegraph.runtime.graphs.spot_check import SpotChecks
 from onegraph.runtime.policy import ANY_SPEED
 
@@ -30,8 +30,13 @@ def block(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([x, x, x, x], -1).mul_(2.0)[..., :1024] + x
 
 
+def changing(x: torch.Tensor) -> torch.Tensor:
+    """The same in the place of its input."""
+    return x.add_(torch.cat([x, x, x, x], -1).mul_(2.0)[..., :1024])
+
+
 def graph(inputs: Inputs) -> torch.Tensor:
-    return block(*inputs)
+    return inputs[0] * 3.0
 
 
 def exact(*inputs: torch.Tensor) -> torch.Tensor:
@@ -50,8 +55,8 @@ def whole(inputs: Inputs) -> None:
 def device_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is parked is in another memory than what is computed; pieces are small beside a call."""
     for module in (first_use, spot_check):
-        monkeypatch.setattr(module, "parked", lambda output: mapped(elsewhere, output))
         monkeypatch.setattr(module, "fetched", lambda output, device: mapped(torch.clone, output))
+    monkeypatch.setattr(first_use, "_in_system_memory", elsewhere)
     monkeypatch.setattr(faithfulness, "_PIECE", 2**12)
 
 
@@ -70,17 +75,24 @@ def test_what_is_counted() -> None:
     assert peak_of(lambda: elsewhere(INPUTS[0])) == 0
 
 
-@pytest.mark.parametrize("eager", [block, QuantisingEager(block, exact, quarter)])
+CHANGING = ChangingEager(changing, (0,))
+
+
+@pytest.mark.parametrize(
+    "eager", [block, CHANGING, QuantisingEager(block, exact, quarter), QuantisingEager(CHANGING, exact, quarter)]
+)
 @pytest.mark.parametrize("apart", [False, True])
 def test_no_comparison_takes_more_than_eager(eager: Any, apart: bool, check: FirstUseCheck) -> None:
     checks = SpotChecks(toy.ShapeRange((), ()), CPU, check, 1e9)
     comparison = Comparison(INPUTS, {}, graph, eager)
-    most = 1.02 * peak_of(lambda: block(*INPUTS))
+    before = INPUTS[0].clone()
+    run, mine = (eager.run if isinstance(eager, QuantisingEager) else eager), (before.clone(),)
+    most = 1.02 * peak_of(lambda: run(*mine))
     for compare in (checks.first, checks.later):
         found: list[Any] = []
         taken = peak_of(lambda: found.append(compare(comparison, block, contextlib.nullcontext, apart)))  # noqa: B023
         output, failed = found[0]
-        assert failed is None and torch.equal(output, block(*INPUTS))
+        assert failed is None and torch.equal(output, block(*INPUTS)) and torch.equal(*INPUTS, before)
         assert taken <= most, f"{compare.__name__}: {taken / most:.2f} of what eager takes"
 
 
@@ -127,3 +139,23 @@ def test_where_float32_is_left_out_the_reason_says_so(error: type[Exception], ch
     assert error.__name__ in check.inexact.text
     assert not isinstance(check.check(Comparison(INPUTS, {}, graph, QuantisingEager(block, exact, quarter))), CheckFailed)
     assert check.inexact is None
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, ValueError, KeyboardInterrupt])
+def test_inputs_that_eager_changes_are_what_they_were(error: type[BaseException], check: FirstUseCheck) -> None:
+    """Also where it fails in the midst of them, and where the graph is wrong: the call is eager's then."""
+
+    def failing(x: torch.Tensor) -> torch.Tensor:
+        x.fill_(7.0)
+        raise error("no")
+
+    before = INPUTS[0].clone()
+    checks = SpotChecks(toy.ShapeRange((), ()), CPU, check, 1e9)
+    for compare in (checks.first, checks.later):
+        for eager in (failing, changing):
+            comparison = Comparison(INPUTS, {}, lambda inputs: graph(inputs) * 2, ChangingEager(eager, (0,)))
+            with contextlib.suppress(error):
+                _, failed = compare(comparison, block, contextlib.nullcontext, False)
+                assert failed is None or torch.equal(failed.reference, block(*INPUTS))  # type: ignore[arg-type]
+                assert (failed is None) == (eager is failing)
+            assert torch.equal(*INPUTS, before)
