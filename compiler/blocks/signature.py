@@ -84,7 +84,10 @@ class BlockSignature:
         Nor is a call cut whose functions the graph calls: they may hold tensors of all of it.
         """
         leaves = leaf_forms(self.arguments)
-        sizes = [one.shape[:1] if isinstance(form, NumberForm) else one.shape for form, one in zip(leaves, inputs, strict=True)]
+        sizes = [
+            one.shape[:1] if isinstance(form, NumberForm) else one.shape
+            for form, one in zip(leaves, inputs, strict=True)
+        ]
         part = None if self.calls_out else self.sizes.part(sizes)
         if part is None:
             return None

@@ -46,10 +46,11 @@ def arrange(patcher: Any, module: torch.nn.Module) -> bool:
     """
     vbar = patcher.model.dynamic_vbars.get(patcher.load_device)
     make_room = room_maker(patcher)
-    layers = [state for state in map(vars, patcher.model.modules()) if state.get("_v") is not None]
+    states = [one.__dict__ for one in patcher.model.modules()]
+    layers = [state for state in states if state.get("_v") is not None]
     if not layers or make_room is None or not hasattr(vbar, "prioritize"):
         return False
-    if any("_v_block" in vars(one) or "_prefetch" in vars(one) for one in patcher.model.modules()):
+    if any("_v_block" in state or "_prefetch" in state for state in states):
         return False
     layers.sort(key=lambda state: state["_v"][1])
     if any(state["_v"][0] is not vbar for state in layers) or any(page & 2 for page in vbar.get_residency()):

@@ -98,7 +98,7 @@ class FakeVbar:
         return [r + 2 * bool(p) for r, p in zip(self.resident, self.pins, strict=True)]
 
     def evict(self) -> None:
-        """What other work may do between calls, before the model is loaded again: take all pages that are not pinned."""
+        """What other work may do between calls until the model is loaded again: take all pages that are not pinned."""
         self.prioritize()
         self.resident = [r and bool(p) for r, p in zip(self.resident, self.pins, strict=True)]
         for page, resident in enumerate(self.resident):

@@ -137,7 +137,9 @@ def test_where_float32_is_left_out_the_reason_says_so(error: type[Exception], ch
     assert not isinstance(check.check(comparison), CheckFailed)
     assert check.inexact is not None and check.inexact.code == "not_compared_exactly"
     assert error.__name__ in check.inexact.text
-    assert not isinstance(check.check(Comparison(INPUTS, {}, graph, QuantisingEager(block, exact, quarter))), CheckFailed)
+    assert not isinstance(
+        check.check(Comparison(INPUTS, {}, graph, QuantisingEager(block, exact, quarter))), CheckFailed
+    )
     assert check.inexact is None
 
 
