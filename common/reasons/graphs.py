@@ -160,7 +160,7 @@ class NotComparedExactly(Reason):
         error: name of what was raised where it was computed in float32, such as `OutOfMemoryError`.
     """
 
-    sentence = "graphs were compared with eager alone: float32 ended in {error}"
+    sentence = "graphs were compared with uncompiled blocks alone: float32 ended in {error}"
     error: str
 
 

@@ -130,8 +130,10 @@ class HostRun(Run):
             return low_vram_blocks.staged(self.patcher, module, self.block_versions)
         if self.paged is None or not isinstance(refusal, reasons.NoRoomForWeights):
             return None
-        page_order.arrange(self.patcher, module)
-        return paged_blocks.streamed(module, self.paged, self.patcher.load_device)
+        source = paged_blocks.streamed(module, self.paged, self.patcher.load_device)
+        if source is not None:
+            page_order.arrange(self.patcher, module)
+        return source
 
 
 def start_run(patcher: Any, module: torch.nn.Module, prefix: str, guards: GuardCache | None = None) -> HostRun:
