@@ -83,7 +83,10 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
     "own_folder": (r.ForeignOwner, r.WritableByOthers, r.Untrusted),
     "check_store": (r.RemoteStore,),
     # Something of the pack itself
-    "report": (r.BindFailed, r.CallFailed, r.NotInspected, r.CaptureFailed, r.CompileFailed, r.LoadFailed),
+    "report": (
+        r.BindFailed, r.CallFailed, r.NotInspected, r.CaptureFailed, r.CompileFailed, r.LoadFailed,
+        r.NotComparedExactly,
+    ),
     SAID: (
         r.MemoryPlanned, r.PagedWeights, r.LibraryWeight, r.SystemMemoryShort, r.NotSaved, r.TriedTooOften,
         r.WaitsADay, r.WaitsForMemory, r.WaitsForDisk, r.WaitsForFolder, r.WaitsForChange, r.WrongSignature,

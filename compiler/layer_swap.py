@@ -10,6 +10,8 @@ import torch
 from ..common.torch_private import Tables, set_tables, tables
 from .composite_weights import as_read
 
+_ROWS = 1024  # of a weight in float32: 12 MiB where it has 3072 columns
+
 LayerOf = Callable[[torch.nn.Module], "torch.nn.Module | None"]  # what stands for a module; None: a copy of it does
 
 
@@ -29,8 +31,8 @@ class ComponentTensors(torch.nn.Module):
 
 
 class ExactLinear(torch.nn.Module):
-    """A Linear in float32 that quantises nothing. It dequantises at each use: a whole block so takes four times its own
-    memory.
+    """A Linear in float32 that quantises nothing. It dequantises at each use, in system memory, and multiplies by some
+    rows at a time: a whole weight in float32 takes more than what a block computes with.
 
     Args:
         layer: whose weight is composite.
@@ -51,7 +53,15 @@ class ExactLinear(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.pre_quant_scale is not None:
             x = x * self.pre_quant_scale
-        return torch.nn.functional.linear(x, self.weight, self.bias)
+        try:
+            weight = self._dequantised(self._quantised.to("cpu"))  # classes of weights know `to`, and not all `cpu`
+        except (RuntimeError, TypeError):  # a library may keep its weights where they are
+            weight = self.weight
+        output = x.new_empty(*x.shape[:-1], weight.shape[0])
+        for start in range(0, weight.shape[0], _ROWS):
+            rows = slice(start, start + _ROWS)
+            output[..., rows] = torch.nn.functional.linear(x, weight[rows].to(x.device))
+        return output if self.bias is None else output.add_(self.bias)
 
 
 def with_layers(module: torch.nn.Module, layer_of: LayerOf) -> torch.nn.Module:

@@ -153,6 +153,17 @@ class TooFarFromExact(Reason):
     eager: float
 
 
+class NotComparedExactly(Reason):
+    """A quantised graph was compared with eager alone.
+
+    Attributes:
+        error: name of what was raised where it was computed in float32, such as `OutOfMemoryError`.
+    """
+
+    sentence = "graphs were compared with uncompiled blocks alone: float32 ended in {error}"
+    error: str
+
+
 class FirstUseFailed(Reason):
     sentence = "the graph failed its first-use check: {because}"
     because: Reason

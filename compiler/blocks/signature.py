@@ -78,6 +78,26 @@ class BlockSignature:
         """Return what the graph takes for the leaves of a call that fits."""
         return [leaf if isinstance(leaf, torch.Tensor) else torch.empty(leaf, 0, device=device) for leaf in leaves]
 
+    def part(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...] | None:
+        """Return what the graph takes for a smaller call, cut from what it takes for one; None: see `SizeRules.part`.
+
+        Nor is a call cut whose functions the graph calls: they may hold tensors of all of it.
+        """
+        leaves = leaf_forms(self.arguments)
+        sizes = [
+            one.shape[:1] if isinstance(form, NumberForm) else one.shape
+            for form, one in zip(leaves, inputs, strict=True)
+        ]
+        part = None if self.calls_out else self.sizes.part(sizes)
+        if part is None:
+            return None
+        cut: list[torch.Tensor] = []
+        for tensor, shape in zip(inputs, part, strict=True):
+            for dim, size in enumerate(shape):
+                tensor = tensor.narrow(dim, 0, size)
+            cut.append(tensor.clone(memory_format=torch.contiguous_format))
+        return tuple(cut)
+
     def finish(self, leaves: Sequence[Any], outputs: Sequence[torch.Tensor]) -> Any:
         """Return what the block returns: write the new values into the caller's tensors, and put the results together.
 

@@ -20,6 +20,8 @@ MOST = 1 << 18  # the largest size that a graph is made for
 _MOST_FACTORS = 3
 _MOST_TRIED = 1 << 24  # elements of all tensors of a call that a graph is tried with
 _SAMPLES = 5
+_ENOUGH = 1 << 21  # elements of all tensors of a call that a graph is judged by: 680 tokens of 3072 channels
+_UNCUT = 16  # up to here a size is that of a batch, of parts or of a few tokens, and stays
 _PRIMES = (3, 29, 7, 53, 13, 37, 5, 19, 71, 11, 43)  # no sums and products of one another
 
 Sizes: TypeAlias = Sequence[tuple[int, ...]]  # of each leaf: a tensor's shape, or a whole number alone
@@ -242,6 +244,26 @@ class SizeRules:
         values = [sizes[leaf][dim] for leaf, dim in self.symbols]
         return all(values[b] - values[a] > 1 for a, b in self.bounds)
 
+    def part(self, sizes: Sizes) -> Sizes | None:
+        """Return the sizes of a smaller call that fits and can be cut from one that does, of its first tokens.
+
+        At most a quarter of its elements, where the call has no more in what does not vary, and still enough to judge a
+        graph by. None: the call itself has no more than enough, or cannot be cut.
+        """
+        part: Sizes | None = None
+        values = [sizes[leaf][dim] for leaf, dim in self.symbols]
+        most = min(_elements(sizes) // 4, _ENOUGH)
+        for share in (4, 8, 16, 32, 64) if most > _ENOUGH // 64 else ():
+            cut = [max(value // share, min(value, _UNCUT)) for value in values]
+            shapes = self._shapes([max(low, one) for one, (low, _) in zip(cut, self.ranges, strict=True)])
+            smaller = tuple(shapes.get(leaf, ()) for leaf in range(len(sizes)))
+            within = all(0 < a <= b for pair in zip(smaller, sizes, strict=True) for a, b in zip(*pair, strict=True))
+            if within and self.fits(smaller) and _elements(smaller) < _elements(part or sizes):
+                part = smaller
+                if _elements(part) <= most:
+                    break
+        return part
+
     def to_json(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""
         rules = [[*place, *rule.to_json()] for place, rule in self.rules.items()]
@@ -276,6 +298,10 @@ class SizeRules:
         if not right:
             raise ValueError(f"no rules of sizes: {data!r}")
         return size_rules
+
+
+def _elements(sizes: Sizes) -> int:
+    return sum(map(math.prod, sizes))
 
 
 def _rule(column: tuple[int, ...], columns: Sequence[tuple[int, ...]]) -> Rule | None:

@@ -24,7 +24,7 @@ from ...compiler.blocks.size_one_dims import SizeOneDims, differing_size_one_dim
 from ...compiler.blocks.size_rules import Sizes, sizes_of
 from ..counters import Counters
 from ..graphs.binding import Held
-from ..graphs.first_use import QuantisingEager
+from ..graphs.first_use import ChangingEager, QuantisingEager
 from ..graphs.loaded_graph import Changed, LoadedGraph, Result
 from .seen_calls import Seen, plain
 
@@ -299,7 +299,7 @@ class KindGraph:
         return Raised(error)
 
     def _eager(self, call: BlockCall, inputs: Sequence[torch.Tensor], options: Any) -> Output:
-        """The block's own method as a function of a graph's inputs, which it leaves as they are."""
+        """The block's own method as a function of a graph's inputs."""
         form, output = self._computed(call.block, inputs, options)
         if form != self.signature.results:
             raise ValueError("a block returned something else than its graph")
@@ -307,16 +307,19 @@ class KindGraph:
 
     def _judged(self, call: BlockCall, eager: Callable[..., Output], options: Any) -> Callable[..., Output]:
         """What a graph is compared with: where weights are quantised, with the exact result, too."""
-        copied = call.exact
+        mutated, copied = self.signature.mutated, call.exact
+        eager = ChangingEager(eager, mutated)
         if copied is None:
             return eager
 
         def exact(*tensors: torch.Tensor) -> Output:
             floats = [one.float() if one.is_floating_point() else one for one in tensors]
+            for number in mutated:
+                floats[number] = floats[number].clone() if floats[number] is tensors[number] else floats[number]
             with torch.no_grad():
                 return self._computed(copied(call.module), floats, options)[1]
 
-        return QuantisingEager(eager, exact)
+        return QuantisingEager(eager, exact, self.signature.part)
 
     def _computed(self, block: torch.nn.Module, inputs: Sequence[torch.Tensor], options: Any) -> tuple[Form, Output]:
         """What a block returns: its form, and what a graph of it would return."""
@@ -324,8 +327,6 @@ class KindGraph:
         leaves: list[Any] = [*inputs]
         for number in self._numbers:
             leaves[number] = inputs[number].shape[0]
-        for number in signature.mutated:
-            leaves[number] = inputs[number].clone()
         functions: list[Function] = []
         if self._functions:
             values = [sizes_of(leaves)[leaf][dim] for leaf, dim in signature.sizes.symbols]

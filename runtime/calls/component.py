@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from ...common.shapes import Refused
 from ...compiler.process.progress import Progress
 from ..family import Family, Shapes, Tensors
 from ..graphs.first_use import QuantisingEager
+from ..graphs.spot_check import cropped
 from ..request import Request, RequestContext, WhenMissing, make_request
 from . import backend_choice
 from .dispatch import Call, Dispatcher
@@ -80,7 +82,7 @@ class Component:
                 with torch.no_grad():
                     return of(exact(module))(*floats)
 
-            eager = QuantisingEager(eager, exactly)
+            eager = QuantisingEager(eager, exactly, functools.partial(cropped, request.shapes))
         chunk = self.family.chunk if self.family.chunk == 1 or not request.shapes.exact else 0
         return Call(request, [inputs[name] for name in names], eager, when_missing, chunk)
 

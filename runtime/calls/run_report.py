@@ -83,6 +83,11 @@ class BlockReport:
             eager, compiled = eager + calls * result.eager_ms, compiled + calls * result.compiled_ms
         return eager / compiled if compiled else None
 
+    @property
+    def inexact(self) -> tuple[Reason, ...]:
+        """Why graphs of quantised blocks were compared with eager alone; empty where none was."""
+        return tuple(dict.fromkeys(one.inexact for one in self._first_uses.values() if one.inexact is not None))
+
     def text(self) -> str:
         """Say what ran compiled.
 
@@ -100,6 +105,7 @@ class BlockReport:
             parts.append(f"restored in {self.restore_s:.1f} s")
         if self.speedup is not None:
             parts.append(f"blocks {self.speedup:.1f}x eager at first use")
+        parts += [reason.text for reason in self.inexact]
         if self.note:
             parts.append(self.note)
         return ", ".join(parts) + self.eager_text()
@@ -123,8 +129,10 @@ class BlockReport:
             "kinds": self.kinds,
             "calls": self.calls,
             "speedup": self.speedup,
+            "resident": len(self.compiled) - len(self.streamed),
             "streamed": len(self.streamed),
             "streamed_bytes": sum(self.streamed.values()),
+            "inexact_codes": [reason.code for reason in self.inexact],
             "eager_calls": dict(_texts(self.eager)),
             "eager_codes": dict(codes),
         }

@@ -19,7 +19,8 @@ BOUNDS = {torch.float64: 1e-9, torch.float32: 2e-3, torch.float16: 2e-2, torch.b
 # a step. Beside it the result is rounded once more, where eager happens to be exact (float32: another order of sums).
 NEARNESS = 1.25
 ROUNDING = {torch.float32: 1e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
-_PIECE = 2**22  # elements
+_AS_A_PART = 2.0  # times its part's distance from eager: a call has other tokens than its part
+_PIECE = 2**20  # elements
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,12 @@ class Faithful:
 
     Attributes:
         telling: whether most of eager's values are finite, so that something was compared.
+        inexact: why a quantised graph was compared with eager alone, or None.
     """
 
     rel_l2: float
     telling: bool = True
+    inexact: Reason | None = None
 
 
 @dataclass(frozen=True)
@@ -44,18 +47,23 @@ class Unfaithful:
 
 def relative_l2(result: torch.Tensor, reference: torch.Tensor) -> float:
     """||result - reference|| / ||reference|| in float64 (0 when both are zero); not finite where a value is not."""
-    squares = torch.zeros(2, dtype=torch.float64, device=reference.device)
+    device = reference.device if result.device.type == "cpu" else result.device  # one of them may be parked
+    squares = torch.zeros(2, dtype=torch.float64, device=device)
     # Piece by piece: whole copies in float64 of a video's tokens took more memory than the block that made them.
     pieces = (tensor.detach().reshape(-1).split(_PIECE) for tensor in (result, reference))
     for a, b in zip(*pieces, strict=True):
-        wanted = b.double()
-        squares += torch.stack([(a.double() - wanted).square_().sum(), wanted.square().sum()])
+        wanted = b.to(device).double()
+        squares += torch.stack([(a.to(device).double() - wanted).square_().sum(), wanted.square().sum()])
     difference, norm = squares.sqrt().tolist()
     return float(difference / norm if norm > 0 else difference)
 
 
-def compare(result: Output, reference: Output) -> Faithful | Unfaithful:
+def compare(result: Output, reference: Output, judged: Faithful | None = None) -> Faithful | Unfaithful:
     """Judge a compiled `result` against eager's `reference` for the same inputs: each tensor by itself.
+
+    Args:
+        judged: of a quantised graph, what the exact result of a part of the call showed. Two right results of all of it
+            are about as far from each other, whatever the dtype.
 
     Returns:
         The worst of them, or the first one that is wrong.
@@ -65,11 +73,11 @@ def compare(result: Output, reference: Output) -> Faithful | Unfaithful:
         return Unfaithful(reasons.OtherResult(f"{len(results)} tensors", f"{len(wanted)} tensors"), float("inf"))
     worst, telling = Faithful(0.0), True
     for tensors in zip(results, wanted, strict=True):
-        verdict = _compare(*tensors)
+        verdict = _compare(*tensors, least=0.0 if judged is None else _AS_A_PART * judged.rel_l2)
         if isinstance(verdict, Unfaithful):
             return verdict
         worst, telling = max(worst, verdict, key=lambda one: one.rel_l2), telling and verdict.telling
-    return Faithful(worst.rel_l2, telling)
+    return Faithful(worst.rel_l2, telling, None if judged is None else judged.inexact)
 
 
 def compare_quantised(result: Output, reference: Output, exact: Output) -> Faithful | Unfaithful:
@@ -103,18 +111,20 @@ def compare_quantised(result: Output, reference: Output, exact: Output) -> Faith
     return Faithful(worst)
 
 
-def _compare(result: torch.Tensor, reference: torch.Tensor) -> Faithful | Unfaithful:
+def _compare(result: torch.Tensor, reference: torch.Tensor, least: float) -> Faithful | Unfaithful:
+    """`least`: relative L2 that is right in any dtype."""
     if result.shape != reference.shape or result.dtype != reference.dtype:
         return Unfaithful(
             reasons.OtherResult(f"{list(result.shape)} {result.dtype}", f"{list(reference.shape)} {reference.dtype}"),
             float("inf"),
         )
     rel = relative_l2(result, reference)
-    bound = BOUNDS.get(reference.dtype, 0.0)
+    bound = max(BOUNDS.get(reference.dtype, 0.0), least)
     if rel <= bound:
         return Faithful(rel)
     if math.isfinite(rel):
         return Unfaithful(reasons.TooFarFromEager(rel, bound), rel)
+    result = result.to(reference.device)
     finite, wanted = torch.isfinite(result), torch.isfinite(reference)
     if bool(wanted.all()):
         return Unfaithful(reasons.NotFinite(), float("inf"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ import torch
 
 from ...common import reasons
 from ...common.errors import in_brief
-from ...common.outputs import Output
+from ...common.outputs import Output, mapped
 from ...common.reasons import Reason
 from ...common.torch_private import driver_version
 from ...graph_cache.entry import Entry
@@ -32,15 +33,33 @@ _CALLS = 3  # that must give an unlikely speed before it is believed: a busy mac
 
 
 @dataclass(frozen=True)
+class ChangingEager:
+    """A function without a graph that changes some of its inputs in place, and returns these.
+
+    Attributes:
+        changed: numbers of the inputs.
+    """
+
+    run: Callable[..., Output]
+    changed: tuple[int, ...]
+
+    def __call__(self, *inputs: torch.Tensor) -> Output:
+        return self.run(*inputs)
+
+
+@dataclass(frozen=True)
 class QuantisingEager:
     """A function without a graph whose weights are quantised.
 
     Attributes:
         exact: the same function in float32, with weights that were dequantised and inputs that are not quantised.
+        part: a smaller call of the graph that is cut from some inputs, at most a quarter, so that float32 takes less
+            memory than the whole call does; None: they are small already, or cannot be cut.
     """
 
     run: Callable[..., Output]
     exact: Callable[..., Output]
+    part: Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...] | None]
 
     def __call__(self, *inputs: torch.Tensor) -> Output:
         return self.run(*inputs)
@@ -62,16 +81,46 @@ class Comparison:
     run: Callable[[tuple[torch.Tensor, ...]], Output]
     eager: Callable[..., Output]
 
+    @contextlib.contextmanager
+    def restoring(self) -> Iterator[None]:
+        """While this lasts, eager changes inputs as it does without a graph; then they are what they were before.
+
+        Copies of them on the device would be more than eager has.
+        """
+        eager = self.eager.run if isinstance(self.eager, QuantisingEager) else self.eager
+        changed = [self.inputs[number] for number in eager.changed] if isinstance(eager, ChangingEager) else []
+        before = [*map(_in_system_memory, changed)]
+        try:
+            yield
+        finally:
+            for one, value in zip(changed, before, strict=True):
+                one.copy_(value)
+
+    def reference(self) -> Output:
+        """Eager's result, a copy of its own."""
+        with self.restoring():
+            return mapped(torch.clone, self.eager(*self.inputs))
+
     def verdict(self, output: Output, reference: Output) -> faithfulness.Faithful | faithfulness.Unfaithful:
-        """Judge the graph's output beside eager's, both for all of the inputs."""
+        """Judge the graph's output beside eager's, both for all of the inputs.
+
+        Where weights are quantised, it is judged by the exact result of a part of the call: float32 for all of it takes
+        twice what eager takes.
+        """
         if not isinstance(self.eager, QuantisingEager):
             return faithfulness.compare(output, reference)
         try:
-            exact = self.eager.exact(*self.inputs)
+            part = self.eager.part(self.inputs)
+            if part is None:
+                return faithfulness.compare_quantised(output, reference, self.eager.exact(*self.inputs))
+            result, exact = self.run(part), self.eager.exact(*part)
+            judged = faithfulness.compare_quantised(result, self.eager(*part), exact)
         except Exception as error:  # there is no room for it, or the model's code takes no float32
-            log.debug("no exact result to judge a quantised graph by: %s", in_brief(error))
-            return faithfulness.compare(output, reference)
-        return faithfulness.compare_quantised(output, reference, exact)
+            log.info("no exact result to judge a quantised graph by: %s", in_brief(error))
+            judged = faithfulness.Faithful(0.0, inexact=reasons.NotComparedExactly(type(error).__name__))
+        if isinstance(judged, faithfulness.Unfaithful):
+            return judged
+        return faithfulness.compare(output, reference, judged)
 
     @property
     def group(self) -> str:
@@ -112,7 +161,11 @@ class CheckFailed:
 
 
 class FirstUseCheck:
-    """What first uses of one graph on this machine showed, and those that are still due."""
+    """What first uses of one graph on this machine showed, and those that are still due.
+
+    Attributes:
+        inexact: why the last comparison was with eager alone, where it is with the exact result else; or None.
+    """
 
     def __init__(self, store: Store, entry: Entry, policy: Policy, device: torch.device, environment: str) -> None:
         self._store = store
@@ -122,6 +175,7 @@ class FirstUseCheck:
         self._timings: dict[tuple[tuple[str, int], ...], _Timing] = {}
         self._compared: Mapping[str, int] | None = None  # sizes that nothing is due for
         self._slower: Reason | None = None
+        self.inexact: Reason | None = None
         self.result = store.first_use(entry)
         if self.result.environment != environment:
             self.result = self.result.model_copy(update={"environment": environment, "checked": {}, "replays": {}})
@@ -167,13 +221,14 @@ class FirstUseCheck:
     def is_usual(self, verdict: faithfulness.Faithful | faithfulness.Unfaithful) -> bool:
         """Whether a result is as near to eager's as those that were found to be as exact as eager.
 
-        A quantised graph is judged by a third run, in float32, which takes twice the memory: not for each check.
+        A quantised graph is judged by a third run, in float32, which takes its time: not for each check.
         """
         usual = max(self.result.checked.values(), default=0.0)
         return isinstance(verdict, faithfulness.Faithful) and verdict.rel_l2 <= usual
 
     def note_usual(self, group: str, verdict: faithfulness.Faithful) -> None:
-        """Remember a distance that was judged by the exact result, which takes memory: as far is not judged again."""
+        """Remember a distance that was judged by the exact result, which takes its time: as far is not judged again."""
+        self.inexact = verdict.inexact
         checked = {**self.result.checked, group: max(verdict.rel_l2, self.result.checked.get(group, 0.0))}
         self.result = self.result.model_copy(update={"checked": checked})
         self._store.remember(self._entry, self.result)
@@ -188,31 +243,40 @@ class FirstUseCheck:
         """
         started = time.perf_counter()
         compiled_ms, output = timed(lambda: comparison.run(comparison.inputs), self._device)
-        eager_ms, reference = timed(lambda: comparison.eager(*comparison.inputs), self._device)
+        output = parked(output)  # eager needs what it needs without a graph, and the graph needs no more beside it
+        with comparison.restoring():
+            eager_ms, reference = timed(lambda: comparison.eager(*comparison.inputs), self._device)
+            reference = parked(reference)
         verdict = comparison.verdict(output, reference)
         if isinstance(verdict, faithfulness.Unfaithful):
-            return CheckFailed(reasons.FirstUseFailed(verdict.reason), reference)
+            return CheckFailed(reasons.FirstUseFailed(verdict.reason), fetched(reference, self._device))
+        del reference
+        self.inexact = verdict.inexact
         if not verdict.telling:  # a broken latent says nothing of the graph: the next call is compared
-            return output
+            return fetched(output, self._device)
         checked = {**self.result.checked, comparison.group: verdict.rel_l2}
         result = self.result.model_copy(update={"checked": checked, "driver": driver_of(self._device)})
         if result.compiled_ms is None:
             timing = self._timings.setdefault(tuple(sorted(comparison.sizes.items())), _Timing())
             timing.add(compiled_ms, eager_ms)
-            times = in_a_row(eager_ms, self._device)
-            for _ in range(1 if timing.calls else _PAIRS):
-                if time.perf_counter() - started > self._policy.measuring_seconds[self._device.type]:
-                    break
-                compiled_ms = timed(lambda: comparison.run(comparison.inputs), self._device, times)[0]
-                timing.add(compiled_ms, timed(lambda: comparison.eager(*comparison.inputs), self._device, times)[0])
-                if self._is_likely(timing):
-                    break
+            with comparison.restoring():
+                self._measure(comparison, timing, in_a_row(eager_ms, self._device), started)
             timing.calls += 1
             if self._is_likely(timing) or timing.calls >= _CALLS:
                 result = result.model_copy(update=self._decided(timing, comparison))
         self.result = result
         self._store.remember(self._entry, result)
-        return output
+        return fetched(output, self._device)
+
+    def _measure(self, comparison: Comparison, timing: _Timing, times: int, started: float) -> None:
+        """Time pairs of calls until their speed is one that graphs have."""
+        for _ in range(1 if timing.calls else _PAIRS):
+            if time.perf_counter() - started > self._policy.measuring_seconds[self._device.type]:
+                break
+            compiled_ms = timed(lambda: comparison.run(comparison.inputs), self._device, times)[0]
+            timing.add(compiled_ms, timed(lambda: comparison.eager(*comparison.inputs), self._device, times)[0])
+            if self._is_likely(timing):
+                break
 
     def _is_likely(self, timing: _Timing) -> bool:
         """Whether a speed is one that graphs have. Any other is measured again, for the machine may be busy."""
@@ -222,6 +286,21 @@ class FirstUseCheck:
         size = ", ".join(f"{name} {value}" for name, value in comparison.sizes.items())
         slow = self.result.slow_processes + 1 if timing.speedup < self._policy.slower else 0
         return {"eager_ms": timing.eager, "compiled_ms": timing.compiled, "size": size, "slow_processes": slow}
+
+
+def parked(output: Output) -> Output:
+    """An output in system memory, so that what runs next has the device's to itself."""
+    return mapped(_in_system_memory, output)
+
+
+def _in_system_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of its own, on a CPU as well: what it is of may be changed."""
+    return torch.empty_like(tensor, device="cpu").copy_(tensor)
+
+
+def fetched(output: Output, device: torch.device) -> Output:
+    """A parked output back on its device."""
+    return mapped(lambda tensor: tensor.to(device), output)
 
 
 def driver_of(device: torch.device) -> str:

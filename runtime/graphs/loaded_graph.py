@@ -335,7 +335,8 @@ class LoadedGraph:
         if result.refusal is not None or count == wanted:
             return result
         other = reasons.OtherResult(f"{count} tensors", f"{wanted} tensors")
-        return self._retire(CheckFailed(reasons.FirstUseFailed(other), eager(*inputs)))
+        reference = Comparison(inputs, {}, eager, eager).reference()
+        return self._retire(CheckFailed(reasons.FirstUseFailed(other), reference))
 
     def _retire(self, failed: CheckFailed) -> Result:
         self.retired = failed.reason

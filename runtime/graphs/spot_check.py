@@ -17,7 +17,7 @@ from ...common import reasons
 from ...common.outputs import Output, mapped, tensors_of
 from ...common.shapes import ShapeRange, following
 from . import faithfulness
-from .first_use import CheckFailed, Comparison, FirstUseCheck, QuantisingEager, timed
+from .first_use import CheckFailed, Comparison, FirstUseCheck, QuantisingEager, fetched, parked, timed
 
 EVERY_VARIABLE = "ONEGRAPH_CHECK_EVERY"
 EVERY = 200  # calls of a graph between two checks, at least
@@ -104,7 +104,10 @@ class SpotChecks:
             checked = self._first_use.check(comparison)
         if isinstance(checked, CheckFailed):
             return checked.reference, checked
-        return comparison.run(comparison.inputs) if apart else checked, None
+        if not apart:
+            return checked, None
+        del checked  # another run's, beside which this one would take more than eager
+        return comparison.run(comparison.inputs), None
 
     def later(
         self, comparison: Comparison, runner: Callable[..., Output], comparing: Comparing, apart: bool
@@ -124,12 +127,18 @@ class SpotChecks:
         """
         ahead = None
         if not self._shapes.inputs and not apart:
-            with comparing(), contextlib.suppress(torch.OutOfMemoryError):
-                ahead = timed(lambda: comparison.eager(*comparison.inputs), self._device)
+            with comparing(), contextlib.suppress(torch.OutOfMemoryError), comparison.restoring():
+                milliseconds, reference = timed(lambda: comparison.eager(*comparison.inputs), self._device)
+                ahead = milliseconds, parked(reference)
+                del reference
         output = comparison.run(comparison.inputs)
+        if not apart:
+            with comparing():
+                return output, self._failure(comparison, runner, output, ahead)
+        output = parked(output)
         with comparing():
-            other = comparison.run(comparison.inputs) if apart else output
-            return output, self._failure(comparison, runner, other, ahead)
+            failure = self._failure(comparison, runner, parked(comparison.run(comparison.inputs)), None)
+        return fetched(output, self._device), failure
 
     def _failure(
         self,
@@ -143,9 +152,11 @@ class SpotChecks:
             if ahead is not None:
                 milliseconds, (result, reference) = ahead[0], (output, ahead[1])
             else:
-                milliseconds, (result, reference) = timed(
-                    lambda: pair(self._shapes, comparison.inputs, output, runner, comparison.eager), self._device
-                )
+                with comparison.restoring():
+                    milliseconds, (result, reference) = timed(
+                        lambda: pair(self._shapes, comparison.inputs, output, runner, comparison.eager), self._device
+                    )
+                    reference = parked(reference)
         except torch.OutOfMemoryError:  # a check must not cost the run its graph
             self._schedule.checked(0.0)
             return None
@@ -156,7 +167,7 @@ class SpotChecks:
             if isinstance(verdict, faithfulness.Faithful):
                 self._first_use.note_usual(comparison.group, verdict)
         if isinstance(verdict, faithfulness.Unfaithful):
-            return CheckFailed(reasons.SpotCheckFailed(verdict.reason), comparison.eager(*comparison.inputs))
+            return CheckFailed(reasons.SpotCheckFailed(verdict.reason), comparison.reference())
         return None
 
 
@@ -181,13 +192,13 @@ def pair(
         batched = [spec.dims[0] == _BATCH for spec in shapes.inputs]
         first = [t[:1].contiguous() if one else t for t, one in zip(inputs, batched, strict=True)]
         return mapped(lambda tensor: tensor[:1], output), eager(*first)
-    smaller = _cropped(shapes, inputs)
+    smaller = cropped(shapes, inputs)
     if smaller is None:
         return output, eager(*inputs)
     return run(*smaller), eager(*smaller)
 
 
-def _cropped(shapes: ShapeRange, inputs: Inputs) -> Inputs | None:
+def cropped(shapes: ShapeRange, inputs: Inputs) -> Inputs | None:
     """The inputs at half their height and width, where the range has that; None where it has not."""
     sizes: dict[str, int] = {}
     for spec, tensor in zip(shapes.inputs, inputs, strict=True):

@@ -265,3 +265,41 @@ def test_weights_that_are_cast_at_each_use_are_streamed() -> None:
     dits.sample(compiled(model), "flux")
     wanted = dits.sample(compiled(model), "flux")
     check(model, pages.page(model, 0.4), wanted, within=1e-6)
+
+
+def test_two_models_in_turns_keep_their_own_pages(flux: Any) -> None:
+    """Another one's run takes pages, and none has the other's weights."""
+    other = dits.load("flux", seed=1)
+    wanted = [dits.sample(model, "flux") for model in (flux, other)]
+    vbars = [pages.page(model, 0.6) for model in (flux, other)]
+    for _ in range(2):
+        for model, vbar, right in zip((flux, other), vbars, wanted, strict=True):
+            assert 0 < check(model, vbar, right) < 5
+            vbar.free_memory(vbar.loaded_size() // 2)
+            vbar.prioritize()
+
+
+def test_weights_that_change_between_steps_are_read_anew(flux: Any) -> None:
+    """In blocks that stay, too: the host forgets what it filled, as it does for another LoRA."""
+    module = flux.model.diffusion_model
+    vbar = pages.page(flux, 0.6)
+    layers = [one for one in module.modules() if vars(one).get("_v") is not None]
+
+    def change(given: Any) -> Any:
+        for layer in layers:
+            layer.weight.mul_(1.05)
+            layer._v_signature = None
+        return given["denoised"]
+
+    def run(model: Any) -> torch.Tensor:
+        kept = [layer.weight.clone() for layer in layers]
+        model.set_model_sampler_post_cfg_function(change)
+        found = dits.sample(model, "flux", steps=3)
+        for layer, weight in zip(layers, kept, strict=True):
+            layer.weight.copy_(weight)
+            layer._v_signature = None
+        return found
+
+    fast = run(compiled(flux))
+    assert blocks()["eager_codes"] == {} and left_alone(flux, vbar)
+    assert distance(fast, run(flux.clone())) < 1e-6

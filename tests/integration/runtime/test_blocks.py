@@ -414,7 +414,8 @@ def test_the_report_tells_programs_the_same(engine: Registry) -> None:
     speedup = blocks.pop("speedup")
     assert found["speedup"] is None and (speedup is None or speedup > 0)  # no call of the whole model was timed
     assert blocks == {
-        "of": 5, "compiled": 5, "kinds": 2, "calls": 5, "streamed": 0, "streamed_bytes": 0,
+        "of": 5, "compiled": 5, "kinds": 2, "calls": 5, "resident": 5, "streamed": 0, "streamed_bytes": 0,
+        "inexact_codes": [],
         "eager_calls": {}, "eager_codes": {},
     }  # fmt: skip
     assert found["restore_s"] > 0 and found["compile_s"] is None and found["compiled_calls"] == 1

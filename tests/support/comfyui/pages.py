@@ -14,9 +14,14 @@ PAGE = 4096
 class FakeVbar:
     """comfy_aimdo's ModelVBAR as the pack uses it: page residency, pins that nest, a serial number per residency.
 
+    Where there is no room for all pages, those at the highest addresses go, and do not come back before the model is
+    loaded again (comfy-aimdo 0.4.11, src/model-vbar.c).
+
     Attributes:
         room: how many pages may be resident at a time; None: all.
         nesting: whether a page that is pinned twice stays pinned when it is unpinned once.
+        watermark: pages from here on have gone.
+        filled: how often some page became resident.
     """
 
     def __init__(self, pages: int, room: int | None = None, nesting: bool = True) -> None:
@@ -28,6 +33,8 @@ class FakeVbar:
         self.resident = [False] * pages
         self.room = room
         self.nesting = nesting
+        self.watermark = pages
+        self.filled = 0
 
     def alloc(self, size: int) -> tuple[Any, int, int]:
         self.offset = -(-self.offset // 512) * 512 + size
@@ -39,18 +46,50 @@ class FakeVbar:
 
     def fault(self, address: int, size: int) -> bytes | None:
         pages = self._pages(address, size)
-        missing = sum(not self.resident[page] for page in pages)
-        if self.room is not None and sum(self.resident) + missing > self.room:
+        if pages.stop > self.watermark:
             return None
+        missing = [page for page in pages if not self.resident[page]]
+        if missing and self.room is not None:
+            self._free_for(pages.stop, self.room - sum(self.resident) - (pages.stop - missing[0]))
+            if pages.stop > self.watermark:
+                return None
         for page in pages:
+            self.filled += not self.resident[page]
             self.serials[page] = (self.serials[page] + (not self.resident[page])) % 256
             self.resident[page] = True
             self.pins[page] += 1
         return bytes(self.serials[page] for page in pages)
 
+    def _free_for(self, end: int, spare: int) -> None:
+        """Take the last pages until all before `end` have room, or what has is before all that was taken.
+
+        Args:
+            spare: pages for which there is room; below zero: that lack room.
+        """
+        absent = (page for page in range(end) if not self.resident[page])
+        first = next(absent, end)
+        while True:
+            while spare > 0 and first < min(end, self.watermark):
+                spare, first = spare - 1, next(absent, end)
+            if not self.watermark or (spare >= 0 and first >= min(end, self.watermark)):
+                return
+            self.watermark -= 1
+            spare += self._take(self.watermark)
+
+    def _take(self, page: int) -> bool:
+        """Take a page that is not pinned; whether it was resident."""
+        taken = self.resident[page] and not self.pins[page]
+        self.resident[page] &= not taken
+        return taken
+
+    def prioritize(self) -> None:
+        """What the host does when it loads the model."""
+        self.watermark = len(self.resident)
+
     def unpin(self, address: int, size: int) -> None:
         for page in self._pages(address, size):
             self.pins[page] = self.pins[page] - 1 if self.nesting else 0
+            self.resident[page] &= bool(self.pins[page]) or page < self.watermark
 
     def loaded_size(self) -> int:
         return sum(self.resident) * PAGE
@@ -59,7 +98,8 @@ class FakeVbar:
         return [r + 2 * bool(p) for r, p in zip(self.resident, self.pins, strict=True)]
 
     def evict(self) -> None:
-        """What other work may do between calls: take all pages that are not pinned."""
+        """What other work may do between calls until the model is loaded again: take all pages that are not pinned."""
+        self.prioritize()
         self.resident = [r and bool(p) for r, p in zip(self.resident, self.pins, strict=True)]
         for page, resident in enumerate(self.resident):
             if not resident:
@@ -69,10 +109,9 @@ class FakeVbar:
     def free_memory(self, size: int) -> int:
         """Take pages that are not pinned, the last ones first, until so many bytes are free; how many bytes."""
         freed = 0
-        for page in reversed(range(len(self.resident))):
-            if freed < size and self.resident[page] and not self.pins[page]:
-                self.resident[page] = False
-                freed += PAGE
+        while freed < size and self.watermark and not self.pins[self.watermark - 1]:
+            self.watermark -= 1
+            freed += PAGE * self._take(self.watermark)
         return freed
 
     def bytes_of(self, place: tuple[Any, int, int]) -> torch.Tensor:

@@ -195,3 +195,22 @@ def test_symbols_that_a_capture_takes_for_the_same() -> None:
     assert rules.fits(((2, 9, 64), (2, 9, 64), (2, 64), (1, 18, 2, 2), (4,), (3, 3)))
     assert not rules.fits(((2, 9, 64), (2, 8, 64), (2, 64), (1, 17, 2, 2), (4,), (3, 3)))
     assert RULES.same({}) == RULES
+
+
+def test_a_part_of_a_call_has_the_sizes_of_a_smaller_one() -> None:
+    """Of two lengths and their sum; a batch, a few tokens and what does not vary stay as they are."""
+    records = [((2, image, 64), (2, text, 64), (image + text, 3)) for image, text in ((40, 24), (96, 32))]
+    rules = SizeRules.infer(records)
+    assert rules.part(((2, 4096, 64), (2, 512, 64), (4608, 3))) == ((2, 1024, 64), (2, 128, 64), (1152, 3))
+    assert rules.part(((2, 4096, 64), (2, 12, 64), (4108, 3))) == ((2, 512, 64), (2, 12, 64), (524, 3))
+    assert rules.part(((2, 96, 64), (2, 32, 64), (128, 3))) is None, "small already"
+
+
+def test_a_part_is_served_by_the_graph() -> None:
+    records = [((1, tokens, 64),) for tokens in (40, 96)]
+    whole = ((1, 1 << 17, 64),)
+    rules = SizeRules.infer(records)
+    assert rules.part(whole) == ((1, 1 << 15, 64),), "enough to judge by"
+    assert rules.within([(1 << 16, 1 << 18)]).part(whole) == ((1, 1 << 16, 64),)
+    assert rules.within([(1 << 17, 1 << 18)]).part(whole) is None
+    assert SizeRules.infer([whole]).part(whole) is None, "of one size"

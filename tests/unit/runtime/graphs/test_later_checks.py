@@ -75,7 +75,7 @@ def test_float32_judges_a_quantised_graph_where_it_is_further_from_eager_than_us
             exact_calls.append(inputs)
             return module(*inputs)
 
-        return QuantisingEager(lambda *inputs: module(*inputs) * (1 + error), exact)
+        return QuantisingEager(lambda *inputs: module(*inputs) * (1 + error), exact, lambda inputs: None)
 
     call(quantising(1e-3))
     assert len(exact_calls) == 1, "a first use is always judged by it"
@@ -92,7 +92,7 @@ def test_a_quantised_graph_that_became_wrong_is_found(
     graph: LoadedGraph, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = toy.Toy()
-    eager = QuantisingEager(lambda *inputs: module(*inputs) * 1.001, module)
+    eager = QuantisingEager(lambda *inputs: module(*inputs) * 1.001, module, lambda inputs: None)
     call(eager)
     monkeypatch.setattr(Runner, "error", 1.0)
     assert call(eager).refusal is not None and graph.retired is not None
