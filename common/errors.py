@@ -9,7 +9,7 @@ from typing import Literal
 
 # Why a compile failed, where that decides when it is tried again: memory of the system or of the device ran out, or
 # a disk, or the time limit, or somebody ended it. Empty: something else.
-Cause = Literal["", "memory", "device memory", "disk", "time", "stopped"]
+Cause = Literal["", "memory", "device memory", "disk", "time", "stopped", "small"]
 
 _FULL = tuple(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name))
 _BRIEF = 200
@@ -60,12 +60,19 @@ class CaptureError(OneGraphError):
     """A module could not be turned into an exported graph."""
 
 
+class TooSmallError(CaptureError):
+    """A block has so few operations that choosing and calling a graph costs as much."""
+
+    cause: Cause = "small"
+
+
 class CompileError(OneGraphError):
     """A backend could not compile an exported graph.
 
     Args:
         lasting: whether trying again in this process can only fail again.
-        cause: what ran out, if anything did; with memory, a later try may succeed when more of it is free.
+        cause: what ran out, if anything did; with memory, a later try may succeed when more of it is free. `small`: see
+            `TooSmallError`.
     """
 
     def __init__(self, message: str, *, lasting: bool = True, cause: Cause = "") -> None:

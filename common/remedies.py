@@ -26,7 +26,7 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
     # Nothing is to be done
     "sizes_come_again": (r.SizeCameOnce, r.ResolutionVaries),
     "first_step": (r.BlockRecorded,),
-    "eager_is_faster": (r.SlowerThanEager,),
+    "eager_is_faster": (r.SlowerThanEager, r.BlockSmall),
     "later_run": (r.CompilesInBackground, r.StillCompiling, r.CompiledAgainLater, r.TrialPending),
     "compiled_anew": (
         r.Damaged, r.OtherHostVersion, r.WeightDiffers, r.NoSuchWeight, r.GraphClosed, r.UnreadableNow,

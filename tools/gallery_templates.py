@@ -150,6 +150,7 @@ RULES = (
     Rule("seedvr2", "seedvr 2"),
     Rule("acestep_v1.5|ace_step_1.5", "ace-step 1.5"),
     Rule("ace_step_v1", "ace-step 1"),
+    Rule("lotus-depth-d", "lotus"),
     Rule("sd_xl_refiner", "sdxl refiner"),
     Rule("sd_xl_(base|turbo)", "sdxl"),
     Rule("hunyuan3d-dit-v2-mv", "hunyuan3d 2 mv turbo"),

@@ -55,6 +55,11 @@ class BlockShared(Reason):
     kind: str
 
 
+class BlockSmall(Reason):
+    sentence = "{detail}"
+    detail: str
+
+
 class BlockWrites(Reason):
     sentence = "a block writes into a list, a dictionary or an object that it is given ({kind})"
     kind: str

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...common.errors import CaptureError
+from ...common.errors import CaptureError, TooSmallError
 from ..code.fingerprint import Rules
 from . import call_tree, outer_call
 from .attention import Attention
@@ -103,6 +103,7 @@ def capture_kind(
 
     Raises:
         CaptureError: see `capture_block`.
+        TooSmallError: no graph is worth it.
     """
     blocks = repeated_blocks(model)
     if kind.block not in blocks:
@@ -127,7 +128,7 @@ def capture_kind(
         else:
             raise
     if captured.operations < settings.fewest:
-        raise CaptureError(f"The block has {captured.operations} operations, too few to gain from a graph.")
+        raise TooSmallError(f"a block of {captured.operations} operations, too few to gain from a graph")
     return captured
 
 

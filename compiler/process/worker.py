@@ -226,6 +226,8 @@ def _failure(error: Exception) -> Failed:
     text = str(error) if is_ours else f"The compiling process failed ({type(error).__name__}: {in_brief(error)})."
     if disk_is_full(error):
         return Failed(text, lasting=False, cause="disk")
+    if getattr(error, "cause", "") == "small":
+        return Failed(text, cause="small")
     passing = is_passing(error) or is_passing(error.__cause__)
     return Failed(text, lasting=getattr(error, "lasting", True) and not passing)
 

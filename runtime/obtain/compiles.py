@@ -266,7 +266,8 @@ class Compiles:
                 )
                 entry = self._store.publish(request.key, folder, made)
         except CompileError as error:
-            failed = reasons.CompileFailed(str(error))
+            small = error.cause == "small"
+            failed = reasons.BlockSmall(str(error)) if small else reasons.CompileFailed(str(error))
             self.failures.remember_compile(request, failed, error, compiling_in)
             return _refused(failed, error)
         except OSError as error:

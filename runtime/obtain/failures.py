@@ -101,6 +101,8 @@ class Failures:
             return Refused(reasons.WaitsForFolder(because))
         if failure.kind == "again" and failure.tries < _TWICE:
             return None
+        if isinstance(because, reasons.BlockSmall):
+            return Refused(because)
         days = 0
         if isinstance(because, reasons.CompileFailed) and _TIMEOUT not in failure.facts:
             days = 2 ** min(failure.tries - 1, _DOUBLINGS)

@@ -25,6 +25,7 @@ RIGHT: dict[str, Any] = {
 }  # fmt: skip
 HOLES = {"compiled": 27, "uncompiled": 9, "compiles": 0, "reasons": {"block_sizes": 9}}
 FURTHER = {"compiled": 27, "uncompiled": 9, "compiles": 1, "reasons": {"block_recorded": 9}}
+SMALL = {"compiled": 27, "uncompiled": 9, "compiles": 0, "reasons": {"block_small": 9}}
 NONE = {"compiled": 0, "uncompiled": 36, "compiles": 0, "reasons": {"block_option": 36}}
 
 
@@ -54,6 +55,7 @@ def test_most_templates_are_read() -> None:
         ({"restarted": HOLES}, "partly", 0.75),
         ({"later": FURTHER}, "compiled", 1),
         ({"restarted": FURTHER}, "partly", 0.75),
+        ({"later": SMALL, "restarted": SMALL}, "compiled", 1),
         ({"later": NONE, "restarted": NONE}, "uncompiled", 0),
         ({"relative_l2": 2e-5}, "wrong", 1),
         ({"relative_l2": float("nan")}, "wrong", 1),

@@ -23,6 +23,8 @@ FAMILIES = [
 ]
 Override = Callable[..., Any]
 
+_NOT_COMPILED = {"waits_for_change", "capture_failed", "block_small"}  # parts of models that are no blocks to speak of
+
 
 def compiled(model: Any, **options: Any) -> Any:
     return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor", **options), NODE)[0]
@@ -68,7 +70,7 @@ def known(name: str, counters: Counters) -> tuple[Any, int]:
     report = check(overridden(model, Halving()), name)
     assert counters.compiles == compiles
     assert report["calls"] == plain["calls"] > 0, report
-    assert not {*report["eager_codes"]} - {"waits_for_change", "capture_failed"}, report
+    assert not {*report["eager_codes"]} - _NOT_COMPILED, report
     return model, report["calls"]
 
 
@@ -248,7 +250,7 @@ def test_the_hosts_own_choice_is_called(name: str, counters: Counters, sage: lis
     # A last bit may round to the next of 8 steps.
     assert float((found - wanted).norm() / wanted.norm()) < 2e-2, status.last_runs[NODE].text()
     report = blocks()
-    assert report["calls"] > 0 and not {*report["eager_codes"]} - {"waits_for_change", "capture_failed"}, report
+    assert report["calls"] > 0 and not {*report["eager_codes"]} - _NOT_COMPILED, report
     assert counters.compiles == compiles
     halving = Halving()
     changed = overridden(model, halving)

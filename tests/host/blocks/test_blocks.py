@@ -37,6 +37,8 @@ REPLACED = {
     "sd 3.5": "double_block",
 }
 
+_NOT_COMPILED = {"waits_for_change", "capture_failed", "block_small"}  # parts of models that are no blocks to speak of
+
 
 def compiled(model: Any, **options: Any) -> Any:
     return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor", **options), NODE)[0]
@@ -63,7 +65,7 @@ def known(name: str, counters: Counters) -> Any:
     compiles = counters.compiles
     report = check(model, name)
     assert counters.compiles == compiles
-    assert report["compiled"] and not {*report["eager_codes"]} - {"waits_for_change", "capture_failed"}, report
+    assert report["compiled"] and not {*report["eager_codes"]} - _NOT_COMPILED, report
     return model
 
 

@@ -144,13 +144,13 @@ _FLUXES = {
         cfg=False, promised="none", codes=("block_option", "waits_for_change"),
     ),
     "chroma": Family(
-        DITS["chroma"], picture(16), (aura(1.0), cfg_guider), promised="some", codes=("waits_for_change",)
+        DITS["chroma"], picture(16), (aura(1.0), cfg_guider), promised="some", codes=("block_small",)
     ),
     "chroma radiance": Family(
         Dit("ChromaRadiance", _RADIANCE), PIXELS,
         (node("nodes_chroma_radiance", "ChromaRadianceOptions", preserve_wrapper=True, start_sigma=1.0, end_sigma=0.0,
               nerf_tile_size=32, force_sequential_txt_ids=False), aura(1.0), cfg_guider),
-        promised="some", codes=("waits_for_change",), furthest=2e-5,
+        promised="some", codes=("block_small",), furthest=2e-5,
     ),
     "ovis": Family(
         Dit("Flux", {**_FLUX, "guidance_embed": False, "yak_mlp": True, "txt_norm": True, "vec_in_dim": None,
@@ -198,11 +198,11 @@ _OTHERS = {
     ),
     "hidream i1": Family(
         Dit("HiDream", _HIDREAM), picture(16), (sd3(3.0),), _hidream, tokens=_SAME_LENGTH, promised="some",
-        codes=("waits_for_change",),
+        codes=("block_small",),
     ),
     "hidream e1": Family(
         Dit("HiDream", _HIDREAM), picture(16), (cfg_norm, dual_cfg_guider), both(_hidream, _concat_first),
-        tokens=_SAME_LENGTH, graphs="hidream i1", promised="some", codes=("waits_for_change",),
+        tokens=_SAME_LENGTH, graphs="hidream i1", promised="some", codes=("block_small",),
     ),
     "hidream o1": Family(
         Dit("HiDreamO1", _HIDREAM_O1), ((3, 128, 160), (3, 96, 128)),
@@ -265,13 +265,17 @@ _OTHERS = {
 }  # fmt: skip
 
 
-def _unet(config: str, name: str, width: int) -> Family:
+def _unet(config: str, name: str, width: int, *nodes: Any, **sizes: Any) -> Family:
     """A UNet, which is one graph as a whole."""
-    sizes = {**models._COMMON, **models.config(name), "num_heads": -1, "num_head_channels": 32}
-    return Family(Dit(config, sizes, width=width), picture(4), conds=pooled(1280), tokens=((77, 77), (77, 77)))
+    sizes = {**models._COMMON, **models.config(name), "num_heads": -1, "num_head_channels": 32, **sizes}
+    return Family(Dit(config, sizes, width=width), picture(4), nodes, pooled(1280), tokens=((77, 77), (77, 77)))
 
 
-_UNETS = {"sdxl": _unet("SDXL", "tiny_sdxl", 2048), "sdxl refiner": _unet("SDXLRefiner", "tiny_refiner", 1280)}
+_UNETS = {
+    "sdxl": _unet("SDXL", "tiny_sdxl", 2048),
+    "sdxl refiner": _unet("SDXLRefiner", "tiny_refiner", 1280),
+    "lotus": _unet("LotusD", "tiny_sdxl", 1024, around.basic_guider, context_dim=1024, adm_in_channels=4),
+}
 
 KANDINSKY = _KANDINSKY
 IMAGES: dict[str, Family] = {**_FLUXES, **_QWENS, **_OTHERS, **_UNETS}

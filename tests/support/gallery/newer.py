@@ -85,7 +85,8 @@ NEWER = {
     ),
     "wan animate 2": Family(
         wan("WAN_Animate2", model_type="animate2", in_dim=36), video(16), (sd3(8.0), _pose_cache),
-        both(clip_vision(), _poses, concat(16, masked=True)),
+        both(clip_vision(), _poses, concat(16, masked=True)), promised="some",
+        codes=("block_recorded",),  # a graph for each number of frames
     ),
     "ltx 2.5": Family(_LTX_25, nodes=(*LTX_NODES, _dual_cfg), **_LTX_25_REST),
     "ltx 2.5, first frame": Family(

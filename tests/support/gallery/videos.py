@@ -206,7 +206,7 @@ _WANS = {
     ),
     "wan 2.2 s2v": Family(
         wan("WAN22_S2V", model_type="s2v", audio_inject_layers=[0, 2], audio_dim=32), video(16, 4, 3), (sd3(8.0),),
-        both(_speech, references(1, frames=1)), promised="some", codes=("waits_for_change",),
+        both(_speech, references(1, frames=1)), promised="some", codes=("block_small",),
     ),
     "wan humo": Family(
         wan("WAN21_HuMo", model_type="humo", in_dim=36), video(16), (sd3(8.0),), both(_human, references(1, frames=1)),

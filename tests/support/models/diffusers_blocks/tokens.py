@@ -96,7 +96,7 @@ CASES = (
         {**_JOINT, "approximator_num_channels": 8, "approximator_hidden_dim": 16, "approximator_layers": 2},
         _packed,
         6,
-        {"waits_for_change": 8},  # two projections of three operations each
+        {"block_small": 8},  # two projections of three operations each
     ),
     Case("OvisImageTransformer2DModel", {**_JOINT, "out_channels": 4}, _packed, 4),
     Case("LongCatImageTransformer2DModel", {**_JOINT, "pooled_projection_dim": WIDTH}, _packed, 4),
@@ -106,7 +106,7 @@ CASES = (
         {**_JOINT, "text_encoder_dim": 16},
         _fibo,
         8,
-        {"waits_for_change": 16},  # four projections of one operation each
+        {"block_small": 16},  # four projections of one operation each
     ),
     Case(
         "QwenImageTransformer2DModel",

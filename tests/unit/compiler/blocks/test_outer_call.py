@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.models import toy_blocks
 
-from onegraph.common.errors import CaptureError
+from onegraph.common.errors import CaptureError, TooSmallError
 from onegraph.compiler.blocks.capture import Settings
 from onegraph.compiler.blocks.kind import KindCalls, capture_kind
 from onegraph.compiler.blocks.other_sizes import Batches
@@ -174,7 +174,7 @@ def test_a_graph_for_one_image_at_a_time_has_any_size() -> None:
 def test_what_cannot_be_captured_is_said() -> None:
     model = toy_blocks.model()
     asked = kind(model)
-    with pytest.raises(CaptureError, match="too few to gain"):
+    with pytest.raises(TooSmallError, match="too few to gain"):
         capture_kind(
             model, asked, CPU, Settings(toy_blocks.block_settings().overrides, fewest=1000), toy_blocks.rules()
         )
