@@ -25,7 +25,7 @@ from onegraph.compiler.blocks.call_tree import (
     to_json,
 )
 from onegraph.compiler.blocks.matching import matcher
-from onegraph.compiler.blocks.parameters import Parameters, as_call, options_of
+from onegraph.compiler.blocks.parameters import Parameters, as_call, method_of, options_of, parameters_of
 
 OWN = (__name__.partition(".")[0],)
 
@@ -236,6 +236,9 @@ class Plain:
 
 
 class Open:
+    def other(self, context: Any, *args: Any, **kwargs: Any) -> Any:
+        return "other", context, args, kwargs
+
     def forward(self, context: Any, *args: Any, **kwargs: Any) -> Any:
         return context, args, kwargs
 
@@ -261,6 +264,22 @@ def test_functions_of_any_arguments() -> None:
     form, leaves = flatten(named)
     assert leaves == [1, 2, 3, 4]
     assert rebuild(form, leaves, options="these")["**"]["transformer_options"] == "these"
+
+
+@pytest.mark.parametrize("cls", [Plain, Open])
+def test_calls_of_two_methods_with_the_same_arguments_have_two_forms(cls: Any) -> None:
+    named = [Parameters(cls.forward, name).bind((1, 2), {}) for name in ("forward", "other")]
+    forms = [flatten(one)[0] for one in named]
+    assert [[matcher(form)(one) is not None for one in named] for form in forms] == [[True, False], [False, True]]
+    assert as_call(named[0]) == as_call(named[1])
+    assert call_tree.from_json(json.loads(json.dumps(call_tree.to_json(forms[1])))) == forms[1]
+
+
+def test_a_call_is_one_of_the_method_that_its_arguments_name() -> None:
+    named = parameters_of(Open, "other").bind((1, 2), {"c": 3})
+    args, kwargs = as_call(rebuild(*flatten(named)))
+    assert method_of(Open, named)(Open(), *args, **kwargs) == ("other", 1, (2,), {"c": 3})
+    assert method_of(Open, parameters_of(Open).bind((1,), {})) is Open.forward
 
 
 def test_options_are_no_part_of_the_form() -> None:
