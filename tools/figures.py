@@ -1,4 +1,5 @@
-"""Figures of the pages: every one that README states, and the tables of docs/models.md, from benchmarks/results.
+"""Figures of the pages: every one that README states, and the tables of docs/models.md, from benchmarks/results; of
+templates, from docs/gallery.json.
 
 `.venv/bin/python tools/figures.py` writes them between the marks of each page: `<!-- figures NAME -->` and
 `<!-- end -->` around a table, `<!--figure NAME-->` and `<!--end-->` around a figure in a sentence.
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import gallery
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -265,6 +268,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "restart-sdxl": lambda: f"{span((one['restore_s'] for one in read(H200)['restore'][:2]), 2)} s",
     "restart-sdxl-preloaded": lambda: f"{read(H200)['restore'][2]['restore_s']:.2f} s",
     "restart-sdxl-torch": lambda: f"{read(SDXL_AGAIN)[SDXL]['torch_compile_warm_s']:.0f} s",
+    "gallery": gallery.share_compiled,
     "restart-z-image-torch": lambda: f"{rows_of(H100_Z, 'z-image')['torch.compile, again']['first_s']:.0f} s",
 }
 

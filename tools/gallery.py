@@ -137,12 +137,7 @@ def line(template: dict[str, Any], rows: dict[str, dict[str, Any]], tested: str)
 
 def shares(templates: list[dict[str, Any]], rows: dict[str, dict[str, Any]], tested: str) -> Iterator[str]:
     """The table of shares of use."""
-    use: Counter[str] = Counter()
-    count: Counter[str] = Counter()
-    for template in templates:
-        outcome = told_of_template(template, rows, tested).outcome
-        use[outcome] += template["use"]
-        count[outcome] += 1
+    use, count = _uses(templates, rows, tested)
     yield "| | share of use | templates | share of what the tested ComfyUI can run |"
     yield "| --- | ---: | ---: | ---: |"
     total, runs = sum(use.values()), sum(use.values()) - use[NEWER]
@@ -150,6 +145,27 @@ def shares(templates: list[dict[str, Any]], rows: dict[str, dict[str, Any]], tes
         if count[outcome] or outcome == "wrong":
             cells = [text, percent(use[outcome] / max(1, total)), str(count[outcome])]
             yield row_of([*cells, "" if outcome == NEWER else percent(use[outcome] / max(1, runs))])
+
+
+def _uses(
+    templates: list[dict[str, Any]], rows: dict[str, dict[str, Any]], tested: str
+) -> tuple[Counter[str], Counter[str]]:
+    """How often templates of each outcome are used, and how many there are."""
+    use: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    for template in templates:
+        outcome = told_of_template(template, rows, tested).outcome
+        use[outcome] += template["use"]
+        count[outcome] += 1
+    return use, count
+
+
+def share_compiled() -> str:
+    """The share of all use that runs compiled, as the page has it."""
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    rows = {row["family"]: row for row in data["families"]}
+    use = _uses([one for one in data["templates"] if one["sampled"]], rows, data["comfyui"])[0]
+    return percent(use["compiled"] / use.total())
 
 
 def family_lines(rows: dict[str, dict[str, Any]]) -> Iterator[str]:
