@@ -5,8 +5,11 @@ Exit codes are documented in docs/cli.md.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from ..common.version import __version__
 from .bench import bench
 from .doctor import doctor
 from .explain import explain
@@ -19,7 +22,28 @@ from .retry import retry
 from .sharing import export_graphs, import_graphs, trust
 from .workflow import bake
 
-app = typer.Typer(no_args_is_help=True, help="Compiled graphs of ComfyUI-OneGraph.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Compiled graphs of ComfyUI-OneGraph.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print_line(f"onegraph {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", is_eager=True, callback=_print_version, help="Show the version.")
+    ] = False,
+) -> None:
+    """Compiled graphs of ComfyUI-OneGraph."""
+
+
 app.command("ls")(list_graphs)
 app.command()(stats)
 
@@ -31,9 +55,10 @@ def verify(folders: Folders = None, as_json: Json = False) -> None:
     from ..graph_cache.integrity import Sound, describe
     from ..graph_cache.store import Store
 
-    wrong = 0
+    store, count, wrong = Store(), 0, 0
     rows = []
-    for folder, state in Store().check_all(folders or []):
+    for folder, state in store.check_all(folders or []):
+        count += 1
         wrong += not isinstance(state, Sound)
         if as_json:
             code = state.code if isinstance(state, Reason) else "sound"
@@ -42,6 +67,8 @@ def verify(folders: Folders = None, as_json: Json = False) -> None:
             print_line(f"{describe(state)}  {folder}")
     if as_json:
         print_json({"graphs": rows})
+    elif not count:
+        print_line(f"0 graphs in {', '.join(map(str, folders or [store.home]))}")
     raise typer.Exit(1 if wrong else 0)
 
 

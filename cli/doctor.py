@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 import typer
 
 from .output import Json, print_json, print_line
 
+_VERSION = re.compile(r"""__version__ = ["']([^"']+)""")
 _LITTLE = 1 << 30  # bytes free on a disk
 
 
@@ -36,7 +41,7 @@ def doctor(as_json: Json = False) -> None:
 
     Exit code 1 if there is a problem.
     """
-    findings = [*_backends(), *_store(), *_disk(), *_settings()]
+    findings = [*_programs(), *_backends(), *_store(), *_disk(), *_settings()]
     failed = any(one.state == "problem" for one in findings)
     if as_json:
         print_json({"findings": [asdict(one) for one in findings]})
@@ -46,6 +51,20 @@ def doctor(as_json: Json = False) -> None:
         if one.remedy:
             print_line(f"  {one.state}: {one.remedy}")
     raise typer.Exit(1 if failed else 0)
+
+
+def _programs() -> Iterator[Finding]:
+    """What a bug report begins with."""
+    from ..common.version import __version__
+
+    pack = Path(__file__).resolve().parents[1]
+    yield Finding("onegraph", "ok", f"OneGraph {__version__} in {pack}")
+    yield Finding("python", "ok", f"Python {platform.python_version()} on {platform.platform()}: {sys.executable}")
+    for comfyui in (Path(os.environ.get("COMFYUI_PATH") or os.devnull), pack.parents[1]):
+        with contextlib.suppress(OSError):
+            version = _VERSION.search((comfyui / "comfyui_version.py").read_text(encoding="utf-8"))
+            yield Finding("comfyui", "ok", f"ComfyUI {version[1] if version else 'of an unknown version'} in {comfyui}")
+            break
 
 
 def _backends() -> Iterator[Finding]:
@@ -60,8 +79,16 @@ def _backends() -> Iterator[Finding]:
         yield Finding("torch", "problem", text, remedy)
         return
     from .. import backends
+    from ..backends.inductor.toolchain import cpp_compiler
+    from ..common.memory import in_words
+    from ..common.torch_private import driver_version
 
     yield Finding("torch", "ok", f"torch {torch.__version__}, graph folder {user_folder()}")
+    yield Finding("compiler", "ok", f"C++ compiler: {cpp_compiler() or 'none'}")
+    for index in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(index)
+        text = f"{gpu.name}, sm_{gpu.major}{gpu.minor}, {in_words(gpu.total_memory)}, driver {driver_version()}"
+        yield Finding(f"gpu cuda:{index}", "ok", f"cuda:{index}: {text}")
     devices = [torch.device("cpu"), *(torch.device("cuda", i) for i in range(torch.cuda.device_count()))]
     served: set[torch.device] = set()
     for name in backends.known():

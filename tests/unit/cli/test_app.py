@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from typer.testing import CliRunner, Result
 from onegraph.cli.app import app
 from onegraph.common.reasons import CompileFailed, WrongSignature
 from onegraph.common.stored_reasons import to_json
+from onegraph.common.version import __version__
 from onegraph.graph_cache import integrity
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use_results import FirstUse
@@ -45,6 +47,25 @@ def test_the_command_runs_as_installed(store: Store) -> None:
     command = [sys.executable, "-c", "from onegraph.cli import main; main()", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert all(name in done.stdout for name in ("ls", "verify", "import", "bench", "doctor"))
+
+
+def test_the_version_and_short_help(store: Store) -> None:
+    for option in ("--version", "-V"):
+        assert onegraph(store, option).output == f"onegraph {__version__}\n"
+    for command in ((), ("verify",), ("trust", "list")):
+        shown = onegraph(store, *command, "-h")
+        assert shown.exit_code == 0 and shown.output == onegraph(store, *command, "--help").output != ""
+
+
+def test_verify_of_an_empty_store(store: Store) -> None:
+    done = onegraph(store, "verify")
+    assert (done.exit_code, done.output) == (0, f"0 graphs in {store.home}\n")
+
+
+def test_doctor_tells_which_comfyui(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "comfyui_version.py").write_text('__version__ = "1.2.3"\n')
+    monkeypatch.setenv("COMFYUI_PATH", str(tmp_path))
+    assert f"ComfyUI 1.2.3 in {tmp_path}" in onegraph(store, "doctor").stdout.splitlines()
 
 
 def test_ls_of_an_empty_store(store: Store) -> None:
@@ -137,8 +158,12 @@ def test_ls_and_verify_tell_what_is_not_trusted(store: Store) -> None:
 
 def test_doctor_lists_every_backend(store: Store) -> None:
     done = onegraph(store, "doctor")
-    first, *lines = done.stdout.splitlines()
-    assert first == f"torch {torch.__version__}, graph folder {store.home}"
+    pack, python, *lines = [line for line in done.stdout.splitlines() if not line.startswith("ComfyUI ")]
+    assert pack.startswith(f"OneGraph {__version__} in /") and python.startswith(
+        f"Python {platform.python_version()} on "
+    )
+    assert lines[0] == f"torch {torch.__version__}, graph folder {store.home}"
+    assert lines[1].startswith("C++ compiler: /")
     for backend in ("inductor", "oneflow"):
         assert any(line.startswith(f"{backend} on cpu: runs graphs: ") and "; compiles: " in line for line in lines)
 

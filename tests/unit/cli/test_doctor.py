@@ -26,7 +26,9 @@ def onegraph(python: Path, home: Path, *arguments: object) -> subprocess.Complet
 def test_doctor_tells_that_torch_is_missing(python: Path, tmp_path: Path) -> None:
     done = onegraph(python, tmp_path, "doctor")
     assert (done.returncode, done.stderr) == (1, "")
-    first, remedy, *rest = done.stdout.splitlines()
+    lines = done.stdout.splitlines()
+    assert [line.partition(" ")[0] for line in lines[:2]] == ["OneGraph", "Python"]
+    first, remedy, *rest = [line for line in lines[2:] if not line.startswith("ComfyUI ")]
     assert first == f"torch cannot be imported by {python} (No module named 'torch'), graph folder {tmp_path}"
     assert remedy.startswith("  problem: run the `onegraph` of the Python that ComfyUI runs in")
     assert "0 graphs take 0 MiB of 10 GiB" in rest
