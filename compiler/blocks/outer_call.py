@@ -153,7 +153,7 @@ class _Resized:
     def _changing(self, tensor: torch.Tensor) -> list[int]:
         """The sides that change of a tensor of four or more dimensions."""
         sides = [*range(max(2, tensor.ndim - 3), tensor.ndim)]
-        if self.sides == "all" or tensor.shape == self.main.shape:
+        if self.sides == "all" or tensor.shape[-2:] == self.main.shape[-2:]:  # the same picture, or one frame of it
             return sides
         if self.sides == "longest":
             return [max(sides, key=lambda dim: tensor.shape[dim])]

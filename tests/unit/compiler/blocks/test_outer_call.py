@@ -89,6 +89,16 @@ def test_sides_of_another_latent_stay_where_they_must() -> None:
     assert len({one[-1][2] for one in found}) == 3
 
 
+def test_a_frame_follows_its_video_where_sound_has_a_side_that_stays() -> None:
+    """As MiniMax H3's first frame does, of which sound has two channels and its own length."""
+    video, sound, frame = torch.ones(1, 24, 3, 16, 24), torch.ones(1, 32, 2, 13), torch.ones(1, 24, 1, 16, 24)
+    found = shapes(
+        lambda given: given[-1][2] != 2 or given[-2][3:] != given[0][3:] or given[-2][2] != 1,
+        video, torch.ones(1), torch.ones(1, 7, 48), frame, audio=sound,
+    )  # fmt: skip
+    assert len({one[0][2:] for one in found}) == len({one[-1][3] for one in found}) == 3
+
+
 def test_a_model_that_takes_nothing_else_shows_nothing() -> None:
     assert shapes(lambda given: True, torch.ones(1, 16, 8, 12), torch.ones(1), torch.ones(1, 7, 48)) == []
 
