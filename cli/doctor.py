@@ -60,8 +60,8 @@ def _programs() -> Iterator[Finding]:
     pack = Path(__file__).resolve().parents[1]
     yield Finding("onegraph", "ok", f"OneGraph {__version__} in {pack}")
     yield Finding("python", "ok", f"Python {platform.python_version()} on {platform.platform()}: {sys.executable}")
-    for comfyui in (Path(os.environ.get("COMFYUI_PATH") or os.devnull), pack.parents[1]):
-        with contextlib.suppress(OSError):
+    for comfyui in (Path(os.environ.get("COMFYUI_PATH") or os.devnull), pack.parent.parent):
+        with contextlib.suppress(OSError, ValueError):
             version = _VERSION.search((comfyui / "comfyui_version.py").read_text(encoding="utf-8"))
             yield Finding("comfyui", "ok", f"ComfyUI {version[1] if version else 'of an unknown version'} in {comfyui}")
             break
@@ -147,6 +147,7 @@ def _store() -> Iterator[Finding]:
 def _disk() -> Iterator[Finding]:
     from ..common import stored_reasons
     from ..common.memory import in_words
+    from ..common.reasons import BlockSmall
     from ..graph_cache.disk.report import totals
     from ..graph_cache.files import free_bytes
     from ..graph_cache.store import Store
@@ -173,7 +174,10 @@ def _disk() -> Iterator[Finding]:
     for failed in store.notes.read().failures.values():
         for failure in failed.failures:
             try:
-                why = stored_reasons.from_json(failure.reason).text
+                reason = stored_reasons.from_json(failure.reason)
+                if isinstance(reason, BlockSmall):  # nothing failed, and nothing is tried again
+                    continue
+                why = reason.text
             except ValueError:
                 why = "of another version of OneGraph"
             text = f"not compiled: {failed.component}, {failed.label}: {why}"

@@ -11,13 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import toy_prefixes
-from support.models.toy_runs import Reported
+from support.models import toy_prefixes, toy_runs
 
 from onegraph.graph_cache.store import Store
-from onegraph.runtime.calls.run import Run
-from onegraph.runtime.calls.session import BlockRun
-from onegraph.runtime.guards.guard_cache import GuardCache
 from onegraph.runtime.obtain import registry as registries
 from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
@@ -27,18 +23,9 @@ OTHERS = [(1, 5, 7, 1), (4, 3, 8, 30), (2, 16, 16, 77), (1, 2, 2, 12)]
 DEPTH = 3
 
 
-class Runs(Reported):
-    """Runs of one model."""
-
+class Runs(toy_runs.Runs):
     def __init__(self, model: toy_prefixes.Model) -> None:
-        self.model = model
-        self.run = Run()
-        self.blocks = BlockRun(toy_prefixes.Client(), self.run, model, GuardCache())
-
-    def __call__(self, sizes: tuple[int, ...]) -> torch.Tensor:
-        with self.blocks.call():
-            found: torch.Tensor = self.model(*toy_prefixes.call(*sizes), {})
-        return found
+        super().__init__(model, toy_prefixes.Client(), toy_prefixes.call)
 
 
 @pytest.fixture(scope="module")

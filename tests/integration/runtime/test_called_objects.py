@@ -9,13 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import toy_caches
-from support.models.toy_runs import Reported
+from support.models import toy_caches, toy_runs
 
 from onegraph.graph_cache.store import Store
-from onegraph.runtime.calls.run import Run
-from onegraph.runtime.calls.session import BlockRun
-from onegraph.runtime.guards.guard_cache import GuardCache
 from onegraph.runtime.obtain import registry as registries
 from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
@@ -26,18 +22,9 @@ OTHERS = [(1, 5, 7, 1), (4, 3, 8, 30), (1, 2, 2, 12)]
 DEPTH = 3
 
 
-class Runs(Reported):
-    """Runs of one model."""
-
+class Runs(toy_runs.Runs):
     def __init__(self, model: toy_caches.Model, when_missing: WhenMissing = "wait") -> None:
-        self.model = model
-        self.run = Run()
-        self.blocks = BlockRun(toy_caches.Client(when_missing), self.run, model, GuardCache())
-
-    def __call__(self, sizes: tuple[int, ...]) -> torch.Tensor:
-        with self.blocks.call():
-            result: torch.Tensor = self.model(*toy_caches.call(*sizes), {})
-        return result
+        super().__init__(model, toy_caches.Client(when_missing), toy_caches.call)
 
 
 @pytest.fixture(scope="module")

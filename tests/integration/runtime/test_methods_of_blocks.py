@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import toy_poses
-from support.models.toy_runs import Reported
+from support.models import toy_poses, toy_runs
 
 from onegraph.compiler.blocks.repeated import entries_of
 from onegraph.graph_cache.store import Store
-from onegraph.runtime.calls.run import Run
-from onegraph.runtime.calls.session import BlockRun
-from onegraph.runtime.guards.guard_cache import GuardCache
 from onegraph.runtime.obtain import registry as registries
 from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
@@ -24,18 +20,9 @@ FOUR, FIVE = (2, 4, 2, 3, 7), (2, 5, 2, 3, 7)  # batch, frames, height, width, t
 DEPTH = 3
 
 
-class Runs(Reported):
-    """Runs of one model."""
-
+class Runs(toy_runs.Runs):
     def __init__(self, model: toy_poses.Model) -> None:
-        self.model = model
-        self.run = Run()
-        self.blocks = BlockRun(toy_poses.Client(), self.run, model, GuardCache())
-
-    def __call__(self, sizes: tuple[int, ...]) -> torch.Tensor:
-        with self.blocks.call():
-            result: torch.Tensor = self.model(*toy_poses.call(*sizes), {})
-        return result
+        super().__init__(model, toy_poses.Client(), toy_poses.call)
 
 
 @pytest.fixture(scope="module")

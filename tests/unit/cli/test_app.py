@@ -15,7 +15,7 @@ from support.store.entries import key, new_entry, publish
 from typer.testing import CliRunner, Result
 
 from onegraph.cli.app import app
-from onegraph.common.reasons import CompileFailed, WrongSignature
+from onegraph.common.reasons import BlockSmall, CompileFailed, WrongSignature
 from onegraph.common.stored_reasons import to_json
 from onegraph.common.version import __version__
 from onegraph.graph_cache import integrity
@@ -166,6 +166,13 @@ def test_doctor_lists_every_backend(store: Store) -> None:
     assert lines[1].startswith("C++ compiler: /")
     for backend in ("inductor", "oneflow"):
         assert any(line.startswith(f"{backend} on cpu: runs graphs: ") and "; compiles: " in line for line in lines)
+
+
+def test_doctor_names_no_block_that_is_too_small(store: Store) -> None:
+    failures = [Failure(kind="facts", reason=to_json(one)) for one in (CompileFailed("No."), BlockSmall("Small."))]
+    store.notes.note_failures(key(), "any size", tuple(failures))
+    lines = [line for line in onegraph(store, "doctor").stdout.splitlines() if line.startswith("not compiled: ")]
+    assert lines == ["not compiled: unet, any size: No."]
 
 
 def test_bench_refuses_what_is_not_there(store: Store, tmp_path: Path) -> None:
