@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -80,8 +80,20 @@ class OffloadedBlocks:
         self._block_of = block_of
 
     @contextlib.contextmanager
-    def weights(self, name: str) -> Iterator[Brought | Refused]:
+    def weights(self, name: str, without: Collection[str] = ()) -> Iterator[Brought | Refused]:
         """See `WeightSource`. They are there: the block's own forward is being called."""
         block, skeleton = self._block_of(name)
         size = sum(one.nbytes for one in block.parameters()) if is_offloaded(block) else 0
         yield Brought(skeleton, size, block)
+
+    def most(self) -> contextlib.AbstractContextManager[None]:
+        """See `WeightSource`: weights are brought for each call."""
+        return contextlib.nullcontext()
+
+    def facts(self, name: str, module: str) -> Any:
+        """See `WeightSource`: diffusers has brought all weights before the block is called."""
+        return None
+
+    def result(self, name: str, module: str, argument: torch.Tensor) -> Any:
+        """See `WeightSource`."""
+        return self._block_of(name)[0].get_submodule(module)(argument)

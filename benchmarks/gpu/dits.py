@@ -140,13 +140,17 @@ def measure(
     import comfy.sd
     import torch
     from support.dit_matrix.weights import lora_of
-    from support.models import dits, quantised
+    from support.models import dits, ggml_models, quantised
 
     full, small = FULL[name], small_of(name)
     device = torch.device("cuda")
     began = time.perf_counter()
     with torch.inference_mode():
-        if layers:
+        if layers.startswith("gguf "):
+            model = ggml_models.load(
+                "ComfyUI-GGUF", name, ggml_models.KINDS[layers[5:]], 0, torch.bfloat16, device, **full["unet"]
+            )
+        elif layers:
             model = quantised.load(name, layers, device=device, **full["unet"])
         else:
             model = dits.load(name, dtype=torch.bfloat16, device=device, **full["unet"])
@@ -220,7 +224,7 @@ def main() -> None:
     parser.add_argument("--model", choices=FULL, default="z-image")
     parser.add_argument("--side", type=int, default=1024, help="pixels")
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--format", default="", help="of quantised layers, such as 'fp8 scaled'")
+    parser.add_argument("--format", default="", help="of quantised layers: 'fp8 scaled', 'gguf Q4_0'")
     parser.add_argument("--ways", default=";".join(WAYS), help="separated by semicolons")
     parser.add_argument("--prompt-seconds", type=float, default=0, help="between the node and sampling, as to encode")
     parser.add_argument("--without-loras", action="store_true")

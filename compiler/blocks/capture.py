@@ -20,7 +20,7 @@ from .functions import CalledFunctions, Result
 from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 from .overlap import apart
 from .own_state import own_writes
-from .parameters import as_call, method_of
+from .parameters import called
 from .signature import Alias, BlockSignature
 from .size_rules import SizeRules, Sizes, sizes_of
 
@@ -161,12 +161,11 @@ class _Seen:
 
         stand_ins = attention.argument_stand_ins(call_tree.functions_in(calls.form), shape)
         named = call_tree.rebuild(calls.form, leaves, options, stand_ins)
-        args, kwargs = as_call(named)
         tensors = {number: leaf for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         versions = {number: tensor._version for number, tensor in tensors.items()}
         written, own_written = call_tree.watched(named, calls.packages), own_writes(block, calls.packages)
         with attention.capturing(options, calls.packages, block) as attended, self.watching():
-            result = method_of(type(block), named)(block, *args, **kwargs)
+            result = called(block, named)
         if written():
             raise UnknownArgumentError("it writes into a list, a dictionary or an object that it is given")
         if elsewhere := own_written():

@@ -16,6 +16,7 @@ from . import call_tree, outer_call
 from .attention import Attention
 from .call_tree import JSON, Form, NumberForm
 from .capture import BlockCalls, CapturedBlock, Settings, Watching, capture_block
+from .modulation import given_in
 from .other_sizes import Frames
 from .outer_call import OuterCall
 from .records import recording
@@ -138,7 +139,8 @@ def _more_calls(
     """The calls of a kind that were seen, and those that a model makes at other sizes."""
     blocks = {kind.block: repeated_blocks(model)[kind.block]}
     times = 2 if call_tree.functions_in(kind.form) else 1  # they fill what the next call takes from
-    with torch.no_grad(), recording(blocks, rules, kind.packages) as recorded:
+    given = [one.module for one in given_in(kind.form)]
+    with torch.no_grad(), recording(blocks, rules, kind.packages, given=given) as recorded:
         made = outer_call.repeat(model, kind.outer, device, recorded, times=times, frames=frames)
         if kind.ones is not None:  # by a batch of 1, perhaps, of which the calls above have one
             made += outer_call.repeat(model, kind.outer, device, recorded, "kept", times, frames)

@@ -7,7 +7,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from .call_tree import OPTIONS
+from .modulation import GIVEN, giving
 
 _POSITIONAL, _NAMED = "*", "**"  # names of what a function with such parameters is given besides
 _METHOD = "()"  # the name of the method that is called, where it is not `forward`
@@ -73,13 +76,20 @@ def as_call(named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
     Parameters before `*args` can be given by position only.
     """
-    plain = {name: value for name, value in named.items() if name not in (_POSITIONAL, _NAMED, _METHOD)}
+    plain = {name: value for name, value in named.items() if name not in (_POSITIONAL, _NAMED, _METHOD, GIVEN)}
     more = dict(named.get(_NAMED, {}))
     if _POSITIONAL not in named:
         return (), {**plain, **more}
-    before = [name for name in list(named)[: list(named).index(_POSITIONAL)] if name != _METHOD]
+    before = [name for name in list(named)[: list(named).index(_POSITIONAL)] if name not in (_METHOD, GIVEN)]
     after = {name: value for name, value in plain.items() if name not in before}
     return (*(plain[name] for name in before), *named[_POSITIONAL]), {**after, **more}
+
+
+def called(block: torch.nn.Module, named: Mapping[str, Any]) -> Any:
+    """Call a block with what `Parameters.bind` made, by the method of which it is a call."""
+    args, kwargs = as_call(named)
+    with giving(block, named):
+        return method_of(type(block), named)(block, *args, **kwargs)
 
 
 def options_of(named: Mapping[str, Any]) -> Any:

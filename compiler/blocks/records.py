@@ -14,7 +14,9 @@ from ..code.fingerprint import Rules
 from . import functions as functions_called
 from .call_tree import Form, UnknownArgumentError, flatten, functions_in, functions_of, rebuild
 from .functions import Result
-from .parameters import as_call, method_of, options_of, parameters_of
+from .modulation import GIVEN, watching
+from .parameters import called as call_block
+from .parameters import options_of, parameters_of
 from .repeated import entries_of, structures
 from .size_rules import Sizes, sizes_of
 
@@ -91,7 +93,11 @@ class Recording:
 
 @contextlib.contextmanager
 def recording(
-    blocks: Mapping[str, torch.nn.Module], rules: Rules, packages: Sequence[str], into: Recording | None = None
+    blocks: Mapping[str, torch.nn.Module],
+    rules: Rules,
+    packages: Sequence[str],
+    into: Recording | None = None,
+    given: Sequence[str] = (),
 ) -> Iterator[Recording]:
     """Note this thread's calls of the blocks while this lasts; the blocks compute as ever.
 
@@ -100,6 +106,7 @@ def recording(
     Args:
         packages: whose objects are taken apart by their fields.
         into: what earlier calls showed, to be added to.
+        given: paths of modules of the blocks whose results are among the arguments that are noted.
     """
     recorded = into or Recording()
     structure_of = {name: digest for digest, names in structures(dict(blocks), rules).items() for name in names}
@@ -111,8 +118,7 @@ def recording(
         leaves = flatten(named, packages)[1]
         functions = functions_called.noting(functions_of(kind.form, named), results, packages)
         again = rebuild(kind.form, leaves, options_of(named), functions)
-        args, kwargs = as_call(again)
-        result = method_of(type(block), again)(block, *args, **kwargs)
+        result = call_block(block, again)
         kind.results[sizes_of(leaves)] = tuple(results)
         return result
 
@@ -121,18 +127,25 @@ def recording(
 
         def called(*args: Any, **kwargs: Any) -> Any:
             kind: Kind | None = None
+            named: Mapping[str, Any] = {}
             if threading.get_ident() != thread or inside:  # what a block's methods call is part of them
                 return getattr(cls, method)(block, *args, **kwargs)
             with contextlib.suppress(TypeError):  # the class's own method says what is wrong
                 named = parameters_of(cls, method).bind(args, kwargs)
-                kind = recorded._note(name, structure_of[name], block, named, packages)
+                if not given:
+                    kind = recorded._note(name, structure_of[name], block, named, packages)
             inside.append(block)
             try:
                 if kind is not None and functions_in(kind.form):
                     return with_functions(kind, block, named)
-                return getattr(cls, method)(block, *args, **kwargs)
+                with watching(block, named, packages, given) as watched:
+                    result = getattr(cls, method)(block, *args, **kwargs)
             finally:
                 inside.pop()
+            if given and named:
+                results = {str(one): result for one, result in watched.results.items()}
+                recorded._note(name, structure_of[name], block, {**named, GIVEN: results}, packages)
+            return result
 
         return called
 

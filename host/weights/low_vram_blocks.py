@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from . import ggml
 from .paged_weights import cast_arguments
 from .quantised import is_quantised, tensors_of_weight
 from .skeletons import PagedCopies, copies_of, fill, without_storage
+from .weight_facts import facts_of
 
 _STREAMS = 2  # one block computes while the next one's weights are copied
 
@@ -87,7 +88,7 @@ class StagedBlocks:
     _streams: Iterator[Any] | None = None
 
     @contextlib.contextmanager
-    def weights(self, name: str) -> Iterator[Brought | Refused]:
+    def weights(self, name: str, without: Collection[str] = ()) -> Iterator[Brought | Refused]:
         """See `WeightSource`."""
         block = self.model.get_submodule(name)
         filled = copies(self.patcher, block, self.versions[name]).filled
@@ -95,7 +96,7 @@ class StagedBlocks:
         try:
             brought: Brought | Refused
             try:
-                brought = self._brought(block, filled, stream) if self.refusal is None else Refused(self.refusal)
+                brought = Refused(self.refusal) if self.refusal else self._brought(block, filled, stream, without)
             except torch.OutOfMemoryError:
                 self.refusal = reasons.MemoryRanOut()
                 brought = Refused(self.refusal)
@@ -106,6 +107,20 @@ class StagedBlocks:
             if stream is not None:  # what the stream allocates next is for after this block
                 stream.wait_stream(torch.get_device_module(self.device).current_stream(self.device))
 
+    def most(self) -> contextlib.AbstractContextManager[None]:
+        """See `WeightSource`: weights are brought for each call."""
+        return contextlib.nullcontext()
+
+    def facts(self, name: str, module: str) -> Any:
+        """See `WeightSource`."""
+        if self.refusal is not None or not is_partly_loaded(self.patcher):
+            return None
+        return facts_of(self.model.get_submodule(name).get_submodule(module))
+
+    def result(self, name: str, module: str, argument: torch.Tensor) -> Any:
+        """See `WeightSource`."""
+        return self.model.get_submodule(name).get_submodule(module)(argument)
+
     def _stream(self) -> Any:
         """The stream for the next block's weights; None: the device has none."""
         if self.device.type == "cpu":
@@ -115,15 +130,18 @@ class StagedBlocks:
             self._streams = itertools.cycle([module.Stream(self.device) for _ in range(_STREAMS)])
         return next(self._streams)
 
-    def _brought(self, block: torch.nn.Module, copies: tuple[torch.nn.Module, ...], stream: Any) -> Brought:
+    def _brought(
+        self, block: torch.nn.Module, copies: tuple[torch.nn.Module, ...], stream: Any, without: Collection[str]
+    ) -> Brought:
         """Put the weights into the copy of a block: those that are elsewhere or computed at each use, brought."""
+        left = {id(one) for path in without for one in block.get_submodule(path).modules()}
         module = torch.get_device_module(self.device) if stream is not None else None
         parameters: dict[tuple[int, str], torch.Tensor] = {}
         streamed, computed = 0, self.patcher.model.get_dtype_inference()
         with contextlib.nullcontext() if module is None else module.stream(stream):
             for layer in block.modules():
                 weight, bias = (tables(layer).parameters.get(key) for key in ("weight", "bias"))
-                if weight is None:
+                if weight is None or id(layer) in left:
                     continue
                 got = ggml.brought(layer, self.device, computed)
                 if got is None and self._is_brought(layer, weight, bias):

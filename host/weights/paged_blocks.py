@@ -9,7 +9,7 @@ them and wait for the block before the last one only, so that they overlap with 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +19,13 @@ from ...common import reasons
 from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...common.torch_private import Tables, set_tables, tables
-from ...runtime.calls.weight_source import Brought
+from ...runtime.calls.weight_source import Brought, Most
 from ..comfyui import contract
+from .page_order import place_last
 from .paged_weights import Paged, Resident, cast_arguments, inside
 from .quantised import is_quantised, tensors_of_weight
 from .skeletons import Copies, fill
+from .weight_facts import facts_of
 
 _Address = tuple[int, str, tuple[int, ...]]
 
@@ -70,26 +72,39 @@ class StreamedBlocks:
     host: Transaction
     refusal: Reason | None = None
     _blocks: dict[str, _Block] = field(default_factory=dict)
+    _brought_before: set[str] = field(default_factory=set)  # names of blocks, in this step
+    _left: dict[str, list[torch.nn.Module]] = field(default_factory=dict)  # layers that this step does without
+    _absent: frozenset[int] = frozenset()  # ids of layers whose weights the copy that is held does not have
+    _crowded: bool = False  # the others have no room together
+    _last: dict[str, list[torch.nn.Module]] = field(default_factory=dict)  # those of the step before
     _parameters: dict[_Address, torch.nn.Parameter] = field(
         default_factory=dict
     )  # of pages and the host's buffers alone
 
     @contextlib.contextmanager
-    def weights(self, name: str) -> Iterator[Brought | Refused]:
+    def weights(self, name: str, without: Collection[str] = ()) -> Iterator[Brought | Refused]:
         """See `WeightSource`."""
         block = self._blocks.get(name) or self._look_at(name)
-        refusal = self.refusal or _busy(block.layers)
+        left = {id(one) for path in without for one in block.module.get_submodule(path).modules()}
+        self._note_step(name, [layer for layer in block.layers if id(layer) in left])
+        with self._bringing(block, [layer for layer in block.layers if id(layer) not in left]) as brought:
+            yield brought
+
+    @contextlib.contextmanager
+    def _bringing(self, block: _Block, layers: list[torch.nn.Module]) -> Iterator[Brought | Refused]:
+        """Bring the weights of some layers of a block, while this lasts."""
+        refusal = self.refusal or _busy(layers)
         if refusal is not None:
             yield Refused(refusal)
             return
-        fetched = [layer for layer in block.layers if "_prefetch" not in vars(layer)]
+        fetched = [layer for layer in layers if "_prefetch" not in vars(layer)]
         stream = None
         try:
             try:
                 if fetched:
                     stream = self.host.fetch(fetched, None, self.device, None, True)
                     self.host.sync(self.device, stream)
-                brought = self._brought(block)
+                brought = self._brought(block, layers)
             except torch.OutOfMemoryError:
                 brought = Refused(reasons.MemoryRanOut())
             except RuntimeError as error:  # the host's own buffers
@@ -100,12 +115,59 @@ class StreamedBlocks:
                 self.refusal = reasons.MemoryRanOut()
             yield brought
         finally:
-            self.paged.forget()
+            if not all(id(layer) in self._absent for layer in layers):
+                self.paged.forget()
             for copied in block.copies:
                 set_tables(copied, Tables({}, {}, tables(copied).children))
             if stream is not None:
                 stream.wait_stream(torch.get_device_module(self.device).current_stream(self.device))
             _let_go(fetched)
+
+    @contextlib.contextmanager
+    def most(self) -> Iterator[Most | None]:
+        """See `WeightSource`."""
+        if not self._last or self._crowded:
+            yield None
+            return
+        layers = [layer for some in self._last.values() for layer in some]
+        with self.paged.held(layers) as held:
+            self._crowded = isinstance(held, Refused)  # to ask again would take pages away
+            self._absent = frozenset() if self._crowded else frozenset(map(id, layers))
+            try:
+                yield None if isinstance(held, Refused) else Most(held, frozenset(self._last))
+            finally:
+                self._absent = frozenset()
+
+    def facts(self, name: str, module: str) -> Any:
+        """See `WeightSource`. Of a block that the host itself brings before it runs, all weights come anyway."""
+        block = self._blocks.get(name) or self._look_at(name)
+        if self.refusal is not None or any("_prefetch" in vars(layer) for layer in block.layers):
+            return None
+        return facts_of(block.module.get_submodule(module))
+
+    def result(self, name: str, module: str, argument: torch.Tensor) -> Any:
+        """See `WeightSource`. No page is filled: those are for what every step needs."""
+        part = self._blocks.get(f"{name}.{module}") or self._look_at(f"{name}.{module}")
+        slots = [(vars(layer), vars(layer)["_v"]) for layer in part.layers]
+        try:
+            for state, slot in slots:
+                state["_v"] = _NoRoom, *slot[1:]
+            with self._bringing(part, part.layers) as brought:
+                return brought if isinstance(brought, Refused) else brought.module(argument)
+        finally:
+            for state, slot in slots:
+                state["_v"] = slot
+
+    def _note_step(self, name: str, left: list[torch.nn.Module]) -> None:
+        """Once a step was seen, have the layers that it does without be the first whose pages go."""
+        if name in self._brought_before:
+            layers = [layer for some in self._left.values() for layer in some]
+            if layers and place_last(self.model, layers, self.paged.vbar, self.device):
+                self._last = self._left
+            self._brought_before, self._left = set(), {}
+        self._brought_before.add(name)
+        if left:
+            self._left[name] = left
 
     def _look_at(self, name: str) -> _Block:
         module = self.model.get_submodule(name)
@@ -116,11 +178,11 @@ class StreamedBlocks:
         made = self._blocks[name] = _Block(module, tuple(by_module[id(one)] for one in module.modules()), layers)
         return made
 
-    def _brought(self, block: _Block) -> Brought | Refused:
-        """Put what was fetched into the copy of a block."""
+    def _brought(self, block: _Block, layers: list[torch.nn.Module]) -> Brought | Refused:
+        """Put what was fetched for some layers of a block into its copy."""
         parameters: dict[tuple[int, str], torch.Tensor] = {}
         bytes_streamed = 0
-        for layer in block.layers:
+        for layer in layers:
             state = vars(layer)
             fetched, slot = state["_prefetch"], state["_v"]
             stays = fetched["signature"] is not None
@@ -162,6 +224,18 @@ class StreamedBlocks:
             if inside(tensor, *memory):  # anything else is memory of its own, to be freed after the block
                 self._parameters[address] = parameter
         return parameter
+
+
+class _NoRoom:
+    """In place of comfy-aimdo's ModelVBAR: for no page is there room."""
+
+    @staticmethod
+    def fault(address: int, size: int) -> None:
+        """Give no page."""
+
+    @staticmethod
+    def unpin(address: int, size: int) -> None:
+        """Nothing: none was pinned."""
 
 
 def _let_go(layers: list[torch.nn.Module]) -> None:

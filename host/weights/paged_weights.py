@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,18 @@ from ..comfyui import contract
 from .quantised import is_quantised, tensors_of_weight
 from .skeletons import PagedCopies, copies_of, dtype_of, fill
 
-_VBAR = ("base_addr", "offset", "fault", "unpin", "get_residency", "loaded_size")  # used of comfy_aimdo's ModelVBAR
+_VBAR = (
+    "base_addr",
+    "offset",
+    "fault",
+    "unpin",
+    "get_residency",
+    "loaded_size",
+    "free_memory",
+    "prioritize",
+    "alloc",
+)  # used of comfy_aimdo's ModelVBAR
+_PIECE = 256 << 20  # bytes of pages that are asked for at once
 _SMALL = 1 << 20  # bytes: a resident weight up to this size is copied for each call
 
 
@@ -129,7 +140,7 @@ class Paged:
         `has_room` tells whether so many bytes of pages can become resident beside a call's activations.
         """
         self._module = module
-        self._vbar = vbar
+        self.vbar = vbar
         self._device = device
         self._cast = cast
         self._uncast = uncast
@@ -142,28 +153,50 @@ class Paged:
         self._resident = Resident(self.copies.small, device)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[torch.nn.Module | Refused]:
-        """While this lasts, a copy of the module has all weights on the device; or the reason why it has not."""
-        size = self._vbar.offset
-        missing = max(0, size - self._vbar.loaded_size()) if size else 0
-        signature: Any = None
-        if not size or self._has_room(missing, self._vbar):
-            signature = self._vbar.fault(self._vbar.base_addr, size) if size else b""
+    def held(self, without: Sequence[torch.nn.Module] = ()) -> Iterator[torch.nn.Module | Refused]:
+        """While this lasts, a copy of the module has all weights on the device; or the reason why it has not.
+
+        Args:
+            without: layers whose weights nobody reads, and whose addresses are the last ones.
+        """
+        left = [vars(layer)["_v"][1] for layer in without]
+        size = min(left, default=self.vbar.base_addr + self.vbar.offset) - self.vbar.base_addr
+        missing = max(0, size - self.vbar.loaded_size()) if size else 0
+        signature: bytes | None = None
+        if not size or self._has_room(missing, self.vbar):
+            signature = self._fault(size)
         if signature is None:
             yield Refused(reasons.NoRoomForWeights())
             return
         try:
             refused = None
-            if not self._unchanged(bytes(signature)):
+            if not self._unchanged(signature):
                 started = time.perf_counter()
-                refused = self._load_weights(bytes(signature))
+                refused = self._load_weights(signature, size)
                 self.filling_s += time.perf_counter() - started
             if refused is None:
                 self._resident.copy()
             yield self.copies.filled[0] if refused is None else refused
         finally:
             if size:
-                self._vbar.unpin(self._vbar.base_addr, size)
+                self.vbar.unpin(self.vbar.base_addr, size)
+
+    def _fault(self, size: int) -> bytes | None:
+        """Pin the pages of the first bytes; their signature, or None where they have no room together.
+
+        They are asked for in pieces. comfy-aimdo 0.6.0 wants room for twice what it is asked for, and what it gives up
+        for that has no page before the model is loaded again: an H200 with 13.8 GiB free refused 11.5 GiB as a whole,
+        kept 2.3 of them, and had room for all of them layer by layer.
+        """
+        vbar, signature = self.vbar, b""
+        for start in range(0, size, _PIECE):
+            found = vbar.fault(vbar.base_addr + start, min(_PIECE, size - start))
+            if found is None:
+                if start:
+                    vbar.unpin(vbar.base_addr, start)
+                return None
+            signature += bytes(found)
+        return signature
 
     def release(self) -> None:
         """The run is over: keep none of the tensors."""
@@ -191,16 +224,16 @@ class Paged:
             and self._resident.unchanged()
         )
 
-    def _load_weights(self, signature: bytes) -> Refused | None:
-        """Have the host fill what is not filled, and put the weights into the copy. The pages are held."""
+    def _load_weights(self, signature: bytes, size: int) -> Refused | None:
+        """Have the host fill what is not filled, and put the weights into the copy. Pages of `size` bytes are held."""
         self.release()
-        if not self._pins_nest():
+        if not self._pins_nest(size):
             return Refused(reasons.PagedWeights())
         parameters: dict[tuple[int, str], torch.Tensor] = {}
         for name, child in self._module.named_modules():
             state = vars(child)
             slot = state.get("_v")
-            if slot is None:
+            if slot is None or slot[1] >= self.vbar.base_addr + size:
                 continue
             if "_prefetch" in state:
                 return Refused(reasons.WeightsMoving())
@@ -228,16 +261,15 @@ class Paged:
         self._signature = signature
         return None
 
-    def _pins_nest(self) -> bool:
+    def _pins_nest(self, size: int) -> bool:
         """Whether pages stay pinned by this hold when a layer, too, pins and unpins them."""
-        size = self._vbar.offset
         if not size:
             return True
-        pinned = sum(bool(page & 2) for page in self._vbar.get_residency())
-        if self._vbar.fault(self._vbar.base_addr, size) is None:
+        pinned = sum(bool(page & 2) for page in self.vbar.get_residency())
+        if self._fault(size) is None:
             return False
-        self._vbar.unpin(self._vbar.base_addr, size)
-        return 0 < pinned == sum(bool(page & 2) for page in self._vbar.get_residency())
+        self.vbar.unpin(self.vbar.base_addr, size)
+        return 0 < pinned == sum(bool(page & 2) for page in self.vbar.get_residency())
 
 
 def room_on(device: torch.device) -> Callable[[int, Any], bool]:

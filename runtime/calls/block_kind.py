@@ -18,7 +18,8 @@ from ...compiler.blocks import attention, call_tree, matching
 from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.call_tree import Form, Leaf, NumberForm, leaf_forms
 from ...compiler.blocks.functions import Function, folding, reaches
-from ...compiler.blocks.parameters import as_call, method_of
+from ...compiler.blocks.modulation import given_in
+from ...compiler.blocks.parameters import called
 from ...compiler.blocks.signature import BlockSignature
 from ...compiler.blocks.size_one_dims import SizeOneDims, differing_size_one_dims
 from ...compiler.blocks.size_rules import Sizes, sizes_of
@@ -88,6 +89,7 @@ class KindGraph:
 
     Attributes:
         refusal: why no call of the kind is served, or None.
+        without: paths of the block's modules whose results its calls have, and whose weights the graph does not.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class KindGraph:
         self._numbers = [n for n, one in enumerate(leaf_forms(form)) if isinstance(one, NumberForm)]
         self._tensors = [n for n, one in enumerate(leaf_forms(form)) if not isinstance(one, NumberForm)]
         self._functions = call_tree.functions_in(form)
+        self.without = tuple(one.module for one in given_in(form))
         self._packages = tuple(packages)
         self._seen: list[Seen] = []
         if self.graph is not None:
@@ -125,6 +128,11 @@ class KindGraph:
                 self._finish = self.signature.finisher()
             except ValueError as error:  # it returns objects of a package that this client does not take apart
                 self.refusal = reasons.CallFailed("ValueError", in_brief(error, 120))
+
+    @property
+    def calls_functions(self) -> bool:
+        """Whether calls of the kind have functions among their arguments, or of the user's choice."""
+        return bool(self._functions) or self.attention != "captured"
 
     def match(self, named: Mapping[str, Any]) -> Matched | None:
         """Take a call apart; None: it is of another kind."""
@@ -333,8 +341,7 @@ class KindGraph:
             functions = folding(self._functions, signature.functions.shapes(values), self._packages)
         named = call_tree.rebuild(self.form, leaves, options, functions)
         written = call_tree.watched(named, self._packages)
-        args, kwargs = as_call(named)
-        result = method_of(type(block), named)(block, *args, **kwargs)
+        result = called(block, named)
         if written():
             raise _WritesError
         form, result_leaves = call_tree.flatten(result, self._packages)

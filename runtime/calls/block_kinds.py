@@ -31,6 +31,7 @@ from .client import Client
 from .obtaining import obtain_all
 from .requests import block_request
 from .run import Run
+from .run_block import RunBlock
 
 log = logging.getLogger("onegraph.runtime")
 
@@ -146,6 +147,20 @@ class Kinds:
                 one.kind.refusal = reasons.BlockWrites(one.kind.name)
                 self._pending.remove(one)
             one.written = None
+
+    def instead(self, one: RunBlock, named: Mapping[str, Any]) -> None:
+        """Compile the kind of a call in place of those of its block that wait for it, if some do."""
+        waiting = [pending for pending in self._pending if pending.among is one.kinds]
+        if not waiting or any(pending.kind.calls_functions for pending in waiting):
+            return
+        for pending in waiting:
+            self._pending.remove(pending)
+            one.kinds.remove(pending.kind)
+        architecture = one.guard.architecture(one.skeleton)
+        found = self.find(one.kinds, one.name, one.skeleton, architecture, named, "captured", Differing())
+        if not isinstance(found, Refused):
+            self.note(found[0], named, found[1].leaves)
+            self.settle()
 
     def find(
         self,

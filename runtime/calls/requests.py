@@ -11,6 +11,7 @@ import torch
 from ...backends import Backend, ServesBlocks
 from ...common import reasons
 from ...common.shapes import Refused, ShapeRange
+from ...compiler.blocks.modulation import Given, given_in_json
 from ...compiler.blocks.repeated import repeated_blocks
 from ...graph_cache.key import GraphKey
 from ..guards.guard_cache import GuardCache
@@ -46,6 +47,7 @@ def block_request(
             shapes=ShapeRange((), ()),
             label=type(block).__name__
             + _LABELS.get(shapes.get("attention"), "")
+            + (", modulation given" if given_in_json(shapes["form"]) else "")
             + (", other sizes of 1" if "ones" in shapes else ""),
             module=block,
             prefix=PREFIX,
@@ -60,6 +62,13 @@ def block_request(
         )
 
     return backend_choice.choose(client.backend, device, build)
+
+
+def stored_modulation(client: Client, architecture: str) -> tuple[Given, ...]:
+    """The modules whose results stored graphs for blocks of an architecture take as arguments; empty: none does."""
+    context = client.context()
+    keys = registry().store.keys(COMPONENT, [architecture], context.source, context.neighbours)
+    return next((given for key in keys if (given := given_in_json(key["shapes"]["form"]))), ())
 
 
 def stored_requests(

@@ -27,6 +27,8 @@ class BlockReport:
         eager: calls of blocks that ran eager, by why.
         streamed: by names of blocks, the bytes of weights that each call of them has to bring, as the device has no
             room for all; nothing where all weights stay.
+        modulation: how many results of blocks' modulation were kept ones, and how many were computed; 0 where weights
+            are in place.
         compile_s, restore_s: seconds, when this run compiled or restored graphs.
         note: what the client does besides, for people; empty: nothing.
     """
@@ -36,6 +38,7 @@ class BlockReport:
     calls: int = 0
     eager: Counter[Reason] = field(default_factory=Counter)
     streamed: dict[str, int] = field(default_factory=dict)
+    modulation: tuple[int, int] = (0, 0)
     compile_s: float | None = None
     restore_s: float | None = None
     note: str = ""
@@ -99,6 +102,8 @@ class BlockReport:
         if self.streamed:
             resident = len(self.compiled) - len(self.streamed)
             parts[1:1] = [f"{resident} resident", f"{len(self.streamed)} streamed"]
+        if any(self.modulation):
+            parts.append(f"modulation kept in {self.modulation[0]} of {sum(self.modulation)} calls")
         if self.compile_s is not None:
             parts.append(f"compiled in {self.compile_s:.0f} s")
         elif self.restore_s is not None:
@@ -132,6 +137,7 @@ class BlockReport:
             "resident": len(self.compiled) - len(self.streamed),
             "streamed": len(self.streamed),
             "streamed_bytes": sum(self.streamed.values()),
+            "modulation": {"kept": self.modulation[0], "computed": self.modulation[1]},
             "inexact_codes": [reason.code for reason in self.inexact],
             "eager_calls": dict(_texts(self.eager)),
             "eager_codes": dict(codes),

@@ -18,6 +18,7 @@ from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...common.torch_private import hook_tables, is_compiled_by_torch
+from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.parameters import options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
@@ -28,6 +29,7 @@ from .block_kind import BlockCall, KindGraph, Matched, Raised
 from .block_kinds import Differing, Kinds, choose
 from .call_weights import CallWeights
 from .client import Client
+from .kept_modulation import KeptModulation
 from .routing import MethodSlot, own_slot, routed
 from .run import Run
 from .run_block import RunBlock
@@ -61,6 +63,7 @@ class BlockRun:
         self._weights = CallWeights()
         self._lock = threading.RLock() if lock is None else lock
         self._kinds = Kinds(client, run)
+        self._modulation = KeptModulation(client)
         self._outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._counters = registry().counters
         self._moment = object()  # of a call of the model
@@ -125,6 +128,7 @@ class BlockRun:
         finally:
             self._outer = None  # the tensors of a call are not kept until the next one
             self._weights.end()
+            self._modulation.forget()
         run.served = bool(self._served)
         if self._served:
             report.compiled_calls += 1
@@ -133,12 +137,14 @@ class BlockRun:
         else:  # a cache of steps may have left all of them out
             report.without_blocks += 1
         report.blocks.eager += self._eager
+        report.blocks.modulation = self._modulation.counts
 
     def _prepare(self, lasting: contextlib.ExitStack) -> None:
         """Have the weights where graphs read them, and blocks' calls come here, as long as `lasting` does."""
         model = self._model()
         assert model is not None  # it is called
         self._weights.begin(self._run, model, lasting)
+        self._modulation.begin(self._weights.source)
         slots: list[tuple[torch.nn.Module, Sequence[MethodSlot]]] = []
         for one in self._blocks.values():  # some calls do not come here
             methods = self._client.slots(one.block)
@@ -210,8 +216,11 @@ class BlockRun:
         assert isinstance(served, Refused)  # it was checked
         self._eager[served.reason] += 1
         self._counters.count_eager(served.reason)
-        result = getattr(type(block), method)(block, *args, **kwargs)
+        with self._modulation.watched(one, method, args, kwargs, served.reason) as watched:
+            result = getattr(type(block), method)(block, *args, **kwargs)
         self._kinds.settle()
+        if watched.named:
+            self._kinds.instead(one, watched.named)
         return result
 
     def _serve(
@@ -234,6 +243,16 @@ class BlockRun:
             return Refused(around)
         options = options_of(named)
         attention = self._client.attention(options)
+        given = self._modulation.given(one, method, named, attention, options)
+        served = given if isinstance(given, Refused) else self._serve_kind(one, given, attention, options, checked)
+        if isinstance(served, Refused) and given is not named and self._modulation.gave_up(one):
+            return self._serve_kind(one, named, attention, options, checked)
+        return served
+
+    def _serve_kind(
+        self, one: RunBlock, named: Mapping[str, Any], attention: Attention, options: Any, checked: bool
+    ) -> tuple[Any] | Raised | Refused | Changed:
+        """A call of a block by the graph of its kind."""
         chosen: tuple[KindGraph, Matched] | Refused | Differing = choose(one.kinds, named, attention)
         if isinstance(chosen, Differing):
             if not checked:
@@ -258,13 +277,13 @@ class BlockRun:
         now = self._weights.refusal or self._client.call_refusal()
         if now is not None:
             return Refused(now)
-        placed = self._weights.placed(one.name, one.skeleton)
+        placed = self._weights.placed(one.name, one.skeleton, kind.without)
         if placed is not None:
             return self._run_graph(kind, one, named, options, matched, placed, checked)
         slower = graph.first_use.slower()
         if slower is not None:  # no weights are brought for it
             return Refused(slower)
-        with self._weights.brought(one.name) as brought:
+        with self._weights.brought(one.name, kind.without) as brought:
             if isinstance(brought, Refused):
                 return brought
             return self._run_graph(kind, one, named, options, matched, brought, checked)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -26,6 +27,18 @@ class Brought:
     eager: torch.nn.Module | None = None
 
 
+@dataclass(frozen=True)
+class Most:
+    """A copy of a model that has most weights in place.
+
+    Attributes:
+        lacking: names of the blocks that do without some.
+    """
+
+    module: torch.nn.Module
+    lacking: frozenset[str]
+
+
 class WeightSource(Protocol):
     """Brings the weights of one block after the other.
 
@@ -33,9 +46,23 @@ class WeightSource(Protocol):
     weights brought while this one computes.
     """
 
-    def weights(self, name: str) -> AbstractContextManager[Brought | Refused]:
+    def weights(self, name: str, without: Collection[str] = ()) -> AbstractContextManager[Brought | Refused]:
         """The block of a name with its weights on the device, while this lasts; or why they cannot be brought.
+
+        Args:
+            without: paths of modules of the block whose weights nobody reads.
 
         When it ends, their memory is for the next block, once the device has done what was enqueued so far. It ends
         so whatever happens in between. Raises what the host raises, but for a lack of memory, which it refuses.
         """
+
+    def most(self) -> AbstractContextManager[Most | None]:
+        """All weights but those that the last call did `without`, while this lasts; None: these have no room either."""
+
+    def facts(self, name: str, module: str) -> Any:
+        """What tells by `==` whether the weights of a module of a block are what they were; None: to do without them
+        spares nothing."""
+
+    def result(self, name: str, module: str, argument: torch.Tensor) -> Any:
+        """What a module of a block returns for an argument, uncompiled, its weights brought for this alone; or
+        why these cannot be brought."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from . import dits
-from .gguf_files import KINDS, packed
+from .gguf_files import KINDS, packed, random_bytes
 
 _IMITATION = Path(__file__).parents[1] / "packs" / "ggml"
 PACKS = {"imitation": _IMITATION, "ComfyUI-GGUF": Path(os.environ.get("COMFYUI_GGUF_PATH") or "/nonexistent")}
@@ -33,12 +33,17 @@ def pack(which: str) -> Any:
 
 
 def layer(which: str, linear: torch.nn.Linear, kind: Any) -> Any:
-    """A pack's Linear with a layer's weight written in a type, and its bias in float32."""
+    """A pack's Linear with a layer's weight written in a type, and its bias in float32; on a GPU with other weights."""
     ops = pack(which).ops
     made = ops.GGMLOps.Linear(linear.in_features, linear.out_features, linear.bias is not None)
     values = linear.weight.detach().float()
     plain = {KINDS.F32: torch.float32, KINDS.F16: torch.float16}
-    memory = values.to(plain[kind]) if kind in plain else packed(values, kind)
+    if kind in plain:
+        memory = values.to(plain[kind])
+    elif values.is_cuda:  # gguf writes on the CPU, minutes for a model of full size
+        memory = random_bytes(*values.shape, kind, {"Q8_0": 2e-4, "Q4_0": 3e-3}.get(kind.name, 1e-4), values.device)
+    else:
+        memory = packed(values, kind)
     tensor = ops.GGMLTensor(memory, tensor_type=kind, tensor_shape=values.size(), patches=[])
     made.weight = torch.nn.Parameter(tensor, requires_grad=False)
     if linear.bias is not None:
@@ -48,9 +53,17 @@ def layer(which: str, linear: torch.nn.Linear, kind: Any) -> Any:
     return made.eval()
 
 
-def load(which: str, name: str, kind: Any, seed: int = 0, dtype: torch.dtype = torch.float32, **unet: Any) -> Any:
+def load(
+    which: str,
+    name: str,
+    kind: Any,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+    **unet: Any,
+) -> Any:
     """A MODEL of a family whose blocks' layers have weights of a type, as the pack's loader makes it."""
-    model = dits.load(name, seed, dtype, **unet)
+    model = dits.load(name, seed, dtype, device, **unet)
     for option in ("dequant_dtype", "patch_dtype"):
         setattr(pack(which).ops.GGMLOps.Linear, option, None)  # the loader's default
     module = model.model.diffusion_model

@@ -25,12 +25,18 @@ def packed(values: torch.Tensor, kind: Any) -> torch.Tensor:
     """Values [rows, columns] in a type. Of one that gguf cannot write: as many random ones."""
     if kind.name not in _SCALES:
         return torch.from_numpy(gguf.quants.quantize(values.float().numpy(), kind))
+    return random_bytes(*values.shape, kind, 1e-4)
+
+
+def random_bytes(rows: int, columns: int, kind: Any, scale: float, device: torch.device | None = None) -> torch.Tensor:
+    """Weights [rows, columns] in a type whose groups all have one scale, and whose other bytes are random."""
     size, length = gguf.GGML_QUANT_SIZES[kind]
-    generator = torch.Generator().manual_seed(int(values.numel()))
-    rows, columns = values.shape
-    found = torch.randint(0, 256, (rows, columns // size, length), generator=generator, dtype=torch.uint8)
-    for start in _SCALES[kind.name]:
-        found[..., start : start + 2] = torch.tensor([1e-4], dtype=torch.float16).view(torch.uint8)
+    generator = torch.Generator(device or "cpu").manual_seed(rows * columns)
+    found = torch.randint(
+        0, 256, (rows, columns // size, length), generator=generator, dtype=torch.uint8, device=device
+    )
+    for start in _SCALES.get(kind.name, (0,)):
+        found[..., start : start + 2] = torch.tensor([scale], dtype=torch.float16, device=device).view(torch.uint8)
     return found.reshape(rows, -1)
 
 

@@ -1,0 +1,321 @@
+"""Modulation that is kept from step to step where weights are streamed: the module's own results to the bit, and never
+older than its weights, its timestep or its LoRAs. Its weights stay off the device, and make room for the others'."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from support.comfyui import pages
+from support.dit_matrix.weights import lora_of
+from support.models import dits, quantised
+
+from onegraph.compiler.blocks.modulation import Given
+from onegraph.host.calls import model_hook
+from onegraph.host.show import status
+from onegraph.host.weights import paged_blocks, paged_weights
+from onegraph.runtime.calls import kept_modulation
+from onegraph.runtime.obtain.registry import Registry
+
+NODE = "7"
+
+
+@pytest.fixture(autouse=True)
+def inference(monkeypatch: pytest.MonkeyPatch, fresh_process: Registry) -> Iterator[None]:
+    kept_modulation._modules.clear()
+    kept_modulation._kept.clear()
+    with torch.inference_mode(), pages.simulated(monkeypatch):
+        yield
+
+
+def compiled(model: Any) -> Any:
+    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), NODE)[0]
+
+
+def blocks() -> dict[str, Any]:
+    found: dict[str, Any] = status.last_runs[NODE].to_json()["blocks"]
+    return found
+
+
+def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+def modulation_of(model: Any) -> list[torch.nn.Module]:
+    """The layers of a Flux whose results are kept."""
+    named = model.model.diffusion_model.named_modules()
+    return [layer for name, layer in named if name.endswith(("mod.lin", "modulation.lin"))]
+
+
+@pytest.fixture
+def paged() -> tuple[Any, pages.FakeVbar]:
+    """A small FLUX.1 with pages for two fifths of it, whose first run was a streamed one."""
+    model = dits.load("flux")
+    vbar = pages.page(model, 0.4)
+    dits.sample(compiled(model), "flux", steps=3)
+    return model, vbar
+
+
+def check(model: Any, wanted: torch.Tensor, steps: int = 3, **changes: Any) -> tuple[int, int]:
+    """A sampling of compiled blocks alone is right; how many results were kept ones, and how many were computed."""
+    found = dits.sample(compiled(model), "flux", steps=steps, **changes)
+    report, text = blocks(), status.last_runs[NODE].text()
+    assert distance(found, wanted) < 1e-6, text
+    assert (report["eager_codes"], report["compiled"]) == ({}, report["of"]), text
+    layers = [vars(layer) for layer in model.model.modules() if "_v" in vars(layer)]
+    assert not any("_prefetch" in layer for layer in layers)
+    assert len({id(layer["_v"][0]) for layer in layers}) == 1
+    return report["modulation"]["kept"], report["modulation"]["computed"]
+
+
+def test_a_timestep_that_was_met_needs_no_weights_of_the_modulation(
+    paged: Any, monkeypatch: pytest.MonkeyPatch, fresh_process: Registry
+) -> None:
+    model, vbar = paged
+    wanted = dits.sample(model, "flux", steps=3)
+    calls = 3 * len(modulation_of(model))
+    check(model, wanted)
+    first = dits.sample(compiled(model), "flux", steps=3)
+    compiles = fresh_process.counters.compiles
+    with monkeypatch.context() as patching:
+
+        def nothing(*args: Any) -> Any:
+            raise AssertionError("a module was called whose result is there")
+
+        patching.setattr(paged_blocks.StreamedBlocks, "result", nothing)
+        assert check(model, wanted) == (calls, 0)
+    assert torch.equal(dits.sample(compiled(model), "flux", steps=3), first)
+    assert f"modulation kept in {calls} of {calls} calls" in status.last_runs[NODE].text()
+    assert check(model, dits.sample(model, "flux", steps=4), steps=4)[1] > 0  # other timesteps
+    assert fresh_process.counters.compiles == compiles
+    assert not any(vbar.pins)
+
+
+def test_a_new_process_restores_what_was_compiled_so(paged: Any) -> None:
+    """It learns from the stored graphs which modules they do without, and runs no block uncompiled for that."""
+    from onegraph.graph_cache.store import Store
+    from onegraph.runtime.obtain import registry as registry_module
+    from onegraph.runtime.policy import ANY_SPEED
+
+    home = registry_module.registry().store.home
+    kept_modulation._modules.clear()
+    kept_modulation._kept.clear()
+    with registry_module.using(Registry(Store(home), policy=ANY_SPEED)) as fresh:
+        model = dits.load("flux")
+        wanted = dits.sample(model, "flux", steps=3)
+        pages.page(model, 0.4)
+        assert check(model, wanted) == (0, 3 * len(modulation_of(model)))
+        assert fresh.counters.compiles == 0
+
+
+def test_the_room_of_the_modulation_goes_to_other_weights(paged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """comfy-aimdo counts absent pages before others; those of the modulation are the last ones after a step."""
+    monkeypatch.setattr(paged_weights, "_PIECE", 2 * pages.PAGE)
+    model, _ = paged
+    wanted = dits.sample(model, "flux", steps=3)
+    layers = [layer for layer in model.model.modules() if "_v" in vars(layer)]
+    share = sum(vars(one)["_v"][2] for one in modulation_of(model)) / sum(vars(one)["_v"][2] for one in layers)
+    vbar = pages.page(model, 1.1 - share)
+    check(model, wanted)
+    last = max(vars(one)["_v"][1] for one in layers if one not in modulation_of(model))
+    assert all(vars(one)["_v"][1] > last for one in modulation_of(model))
+    check(model, wanted)
+    assert blocks()["streamed"] == 0, status.last_runs[NODE].text()
+    filled = vbar.filled
+    assert check(model, dits.sample(model, "flux", steps=5), steps=5)[1] > 0  # other timesteps, by what is held
+    assert blocks()["streamed"] == 0 and vbar.filled == filled
+    assert not any(vbar.pins)
+    vbar.evict()
+    vbar.room = 0
+    check(model, wanted)
+    assert blocks()["streamed"] == 5
+
+
+def test_loras_of_the_modulation_and_of_other_layers(paged: Any) -> None:
+    """On, stronger, off; results are kept through LoRAs that leave the modulation as it is."""
+    import comfy.sd
+
+    model, vbar = paged
+    plain = dits.load("flux")
+    dits.sample(compiled(model), "flux", steps=3)
+    lora = lora_of(plain)
+    others = {name: one for name, one in lora.items() if ".lin." not in name}
+    assert 0 < len(others) < len(lora)
+    for chosen, strength in ((lora, 0.8), (lora, 1.6), (lora, 1.6), (None, 0.0), (others, 1.0), (others, 0.5)):
+        patched = comfy.sd.load_lora_for_models(plain, None, chosen, strength, 0)[0] if chosen else plain
+        wanted = dits.sample(patched, "flux", steps=3)
+        pages.patch(model, patched)
+        kept, computed = check(model, wanted)
+        assert (computed > 0) == (chosen is not others), (strength, kept, computed)
+        assert check(model, wanted)[1] == 0
+        vbar.evict()
+
+
+@pytest.mark.parametrize("how", ["written", "exchanged", "data"])
+def test_weights_of_the_modulation_that_change(how: str, paged: Any) -> None:
+    """In place, by another tensor, or within: also where torch counts no writes to a tensor."""
+    model, vbar = paged
+    dits.sample(compiled(model), "flux", steps=3)
+    for number, layer in enumerate(modulation_of(model)):
+        if how == "written":
+            layer.weight.mul_(-1.3)
+        elif how == "data":
+            layer.bias.data.add_(0.1 * (number + 1))
+        else:
+            layer.weight = torch.nn.Parameter(layer.weight * 0.7, requires_grad=False)
+        layer._v_signature = None  # type: ignore[assignment]
+    assert check(model, dits.sample(model, "flux", steps=3))[1] > 0
+    assert not any(vbar.pins)
+
+
+def test_weights_of_the_modulation_that_change_between_steps(paged: Any) -> None:
+    model, _ = paged
+    dits.sample(compiled(model), "flux", steps=3)
+
+    def change(given: Any) -> Any:
+        for layer in modulation_of(model):
+            layer.weight.mul_(1.05)
+            layer._v_signature = None  # type: ignore[assignment]
+        return given["denoised"]
+
+    def run(used: Any) -> torch.Tensor:
+        weights = [layer.weight.clone() for layer in modulation_of(model)]
+        used.set_model_sampler_post_cfg_function(change)
+        found = dits.sample(used, "flux", steps=3)
+        for layer, weight in zip(modulation_of(model), weights, strict=True):
+            layer.weight.copy_(weight)
+            layer._v_signature = None  # type: ignore[assignment]
+        return found
+
+    found = run(compiled(model))
+    assert blocks()["eager_codes"] == {}
+    assert distance(found, run(model.clone())) < 1e-6
+
+
+def writing(step: int) -> Callable[[Any, Any], Any]:
+    """A patch that writes to what all blocks see, in one step and others, and has the block run as ever."""
+    calls: list[int] = []
+
+    def patch(args: Any, extra: Any) -> Any:
+        calls.append(1)
+        if len(calls) == step:
+            args["vec"].mul_(1.5)
+        return extra["original_block"](args)
+
+    return patch
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_code_between_blocks_that_writes_to_what_they_see(step: int, paged: Any) -> None:
+    """All blocks are given one tensor, which is read once in a step: not where somebody else's code runs in between."""
+    model, _ = paged
+
+    def patched(used: Any) -> Any:
+        used.set_model_patch_replace(writing(step), "dit", "double_block", 1)
+        return used
+
+    wanted = dits.sample(patched(model.clone()), "flux", steps=3)
+    plain = dits.sample(model, "flux", steps=3)
+    assert distance(wanted, plain) > 1e-4
+    for _ in range(2):
+        found = dits.sample(patched(compiled(model)), "flux", steps=3)
+        assert distance(found, wanted) < 1e-6, status.last_runs[NODE].text()
+    check(model, plain)
+
+
+def test_a_module_of_the_modulation_is_exchanged_in_mid_run(paged: Any) -> None:
+    model, _ = paged
+    dits.sample(compiled(model), "flux", steps=3)
+    block, done = model.model.diffusion_model.single_blocks[0], []
+    old = block.modulation.lin
+
+    def exchange(given: Any) -> Any:
+        if not done:
+            done.append(1)
+            new = type(old)(old.in_features, old.out_features, dtype=old.weight.dtype, device="cpu")
+            new.weight = torch.nn.Parameter(old.weight * -1.0, requires_grad=False)
+            new.bias = torch.nn.Parameter(old.bias * 2.0, requires_grad=False)
+            block.modulation.lin = new.eval()
+        return given["denoised"]
+
+    fast = compiled(model)
+    fast.set_model_sampler_post_cfg_function(exchange)
+    found = dits.sample(fast, "flux", steps=3)
+    block.modulation.lin = old
+    done.clear()
+    plain = model.clone()
+    plain.set_model_sampler_post_cfg_function(exchange)
+    assert distance(found, dits.sample(plain, "flux", steps=3)) < 1e-5
+
+
+def test_memory_that_runs_out_in_the_modulation(paged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That block runs uncompiled, and nothing stays behind."""
+    model, vbar = paged
+    wanted = dits.sample(model, "flux", steps=4)
+    real, calls = paged_blocks.StreamedBlocks.result, []
+
+    def result(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError("no")
+        return real(*args)
+
+    monkeypatch.setattr(paged_blocks.StreamedBlocks, "result", result)
+    found = dits.sample(compiled(model), "flux", steps=4)
+    assert distance(found, wanted) < 1e-6
+    assert blocks()["eager_codes"] == {"memory_ran_out": 1}
+    assert not any(vbar.pins)
+    check(model, wanted, steps=4)
+
+
+def test_many_timesteps_and_runs_hold_little(paged: Any) -> None:
+    model, _ = paged
+    dits.sample(compiled(model), "flux", steps=120)
+    tables = [table for of_block in kept_modulation._kept.values() for table in of_block.values()]
+    assert {len(table.by_bits) for table in tables} == {kept_modulation._MOST}
+    counts = []
+    for number in range(60):
+        dits.sample(compiled(model), "flux", steps=1 + number % 3)
+        if number % 20 == 19:
+            gc.collect()
+            counts.append(sum(isinstance(one, torch.Tensor) for one in gc.get_objects()))
+    assert max(counts[1:]) - min(counts[1:]) < 10, counts
+
+
+def test_a_block_that_cannot_be_captured_so_is_compiled_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, fresh_process: Registry
+) -> None:
+    """What was watched may be no rule: here, that a block's feed-forward sees nothing but the timestep."""
+    model = dits.load("flux")
+    wanted = dits.sample(model, "flux", steps=4)
+    pages.page(model, 0.4)
+    real = kept_modulation.watching
+
+    @contextlib.contextmanager
+    def wrong(block: Any, named: Any, packages: Any) -> Iterator[Any]:
+        with real(block, named, packages) as seen:
+            yield seen
+        if hasattr(block, "img_mlp"):
+            seen.results = {Given("img_mlp", "vec"): torch.zeros_like(named["vec"])}
+
+    monkeypatch.setattr(kept_modulation, "watching", wrong)
+    for _ in range(2):
+        assert distance(dits.sample(compiled(model), "flux", steps=4), wanted) < 1e-6
+    assert blocks()["eager_codes"] == {} and blocks()["compiled"] == blocks()["of"]
+
+
+@pytest.mark.parametrize("kind", ["int8 convrot", pytest.param("fp8 scaled", marks=pytest.mark.full)])
+def test_quantised_modulation_is_kept(kind: str, fresh_process: Registry) -> None:
+    model = quantised.load("qwen-image", kind)
+    plain = quantised.load("qwen-image", kind)
+    wanted = dits.sample(plain, "qwen-image", steps=3)
+    pages.page(model, 0.4)
+    found = [dits.sample(compiled(model), "qwen-image", steps=3) for _ in range(3)]
+    assert blocks()["modulation"]["computed"] == 0 and blocks()["eager_codes"] == {}
+    assert torch.equal(found[1], found[2])
+    assert distance(found[2], wanted) < 5e-3
+    assert fresh_process.counters.compiles <= 1
