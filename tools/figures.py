@@ -21,14 +21,14 @@ import gallery
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("*.md")))
-H200, H100_Z, H100, H100_FLOAT8, H100_WAN = (
+H200, H100_Z, H100, H100_WAN = (
     "2026-11-26-h200-a379aab.json",
     "2026-11-24-h100-b091270.json",
     "2026-11-25-h100-e59107e.json",
-    "2026-11-24-h100-d777f78.json",
     "2026-11-25-h100-a33b7c8.json",
 )
 H100_NEWER, H200_NEWER = "2026-11-27-h100-9cdf576.json", "2026-11-27-h200-2c17048.json"
+NEWEST = "2026-11-27-h200-cf4424e.json"
 SDXL_AGAIN = "2026-11-21-h200-f204330.json"  # has torch.compile's first step with its caches filled
 SDXL = "sdxl_base_1024_b2"
 KEYS = {  # a model's name in the results
@@ -41,7 +41,10 @@ KEYS = {  # a model's name in the results
     "Krea 2": "krea 2",
     "LTX 2": "ltx 2",
 }
-FORMATS = {"bf16": "", "fp8": ", fp8 scaled", "int8": ", int8 convrot"}
+FORMATS = {
+    "bf16": "", "fp8": ", fp8 scaled", "int8": ", int8 convrot", "GGUF Q8_0": ", gguf Q8_0", "GGUF Q4_0": ", gguf Q4_0"
+}  # fmt: skip
+CARDS = {"Qwen-Image": 16, "FLUX.1 dev": 12}  # GiB, both in fp8
 _OF_GRAPH = 3  # figures of a graph in a row: seconds of its compile, a call's milliseconds uncompiled and compiled
 TABLE = re.compile(r"(<!-- figures ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!--figure ([\w-]+)-->).*?(<!--end-->)", re.DOTALL)
@@ -104,15 +107,18 @@ def measured() -> tuple[Measured, ...]:
     flux, qwen, wan, z_image, minimax, qwen21, krea, ltx = KEYS
     return (
         _transformer(flux, "bf16", "H200", H200),
-        _transformer(flux, "fp8", "H200", H200),
-        _transformer(qwen, "bf16", "H100", H100),
-        _transformer(qwen, "fp8", "H200", H200),
-        _transformer(qwen, "int8", "H100", H100_FLOAT8),
+        _transformer(flux, "fp8", "H200", NEWEST),
+        _transformer(flux, "int8", "H200", NEWEST),
+        _transformer(flux, "GGUF Q8_0", "H200", NEWEST),
+        _transformer(flux, "GGUF Q4_0", "H200", NEWEST),
+        _transformer(qwen, "bf16", "H200", NEWEST),
+        _transformer(qwen, "fp8", "H200", NEWEST),
+        _transformer(qwen, "int8", "H200", NEWEST),
         _transformer(wan, "bf16", "H100", H100),
         _transformer(wan, "fp8", "H100", H100_WAN),
         _transformer(z_image, "bf16", "H200", H200),
-        _transformer(z_image, "fp8", "H200", H200),
-        _transformer(z_image, "int8", "H100", H100_Z),
+        _transformer(z_image, "fp8", "H200", NEWEST),
+        _transformer(z_image, "int8", "H200", NEWEST),
         _transformer(minimax, "bf16", "H100", H100_NEWER),
         _transformer(minimax, "fp8", "H200", H200_NEWER),
         _transformer(minimax, "int8", "H200", H200_NEWER),
@@ -185,6 +191,31 @@ def ways_table() -> str:
     return "\n".join(lines).replace("|  |", "| |") + "\n"
 
 
+def card(model: str) -> dict[str, dict[str, Any]]:
+    """The rows of a model with the memory of a smaller card, by the way it ran."""
+    key = f"{KEYS[model]}{FORMATS['fp8']}, {CARDS[model]}"
+    return {row["way"]: row for row in read(NEWEST)["cards"][key]["rows"]}
+
+
+def cards_table() -> str:
+    """Models with the memory of a smaller card."""
+    lines = [
+        "| model, weights | memory of the card | uncompiled, ms a step | OneGraph: new timesteps | known ones | | "
+        "used, GiB |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for model, size in CARDS.items():
+        rows = card(model)
+        eager, ours = rows["eager"], rows["ours"]
+        used = ", ".join(f"{row['used_mib'] / 1024:.1f}" for row in (eager, ours))
+        lines.append(
+            f"| {model}, fp8, {eager['weights_mib'] / 1024:.1f} GiB | {size} GiB | {number(eager['least_ms'])} | "
+            f"{number(ours['new_timesteps_ms'])} | **{number(ours['least_ms'])}** | "
+            f"{eager['least_ms'] / ours['least_ms']:.2f}x | {used} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def number(value: float) -> str:
     """Three digits, thousands apart."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2
@@ -250,7 +281,7 @@ def _restores() -> list[float]:
 
 
 def _sources(folder: str) -> str:
-    names = dict.fromkeys((*(one.source for one in measured()), SDXL_AGAIN))
+    names = dict.fromkeys((*(one.source for one in measured()), H100_Z, SDXL_AGAIN))
     return ", ".join(f"[{name.removesuffix('.json')}]({folder}/{name})" for name in names)
 
 
@@ -269,6 +300,9 @@ FIGURES: dict[str, Callable[[], str]] = {
     "restart-sdxl-preloaded": lambda: f"{read(H200)['restore'][2]['restore_s']:.2f} s",
     "restart-sdxl-torch": lambda: f"{read(SDXL_AGAIN)[SDXL]['torch_compile_warm_s']:.0f} s",
     "gallery": gallery.share_compiled,
+    "cards": cards_table,
+    "card-eager": lambda: number(card("Qwen-Image")["eager"]["least_ms"]),
+    "card": lambda: number(card("Qwen-Image")["ours"]["least_ms"]),
     "restart-z-image-torch": lambda: f"{rows_of(H100_Z, 'z-image')['torch.compile, again']['first_s']:.0f} s",
 }
 

@@ -211,7 +211,7 @@ class KeptModulation:
         packed = Packed(result, self._client.packages)
         first, packed.first = packed.first, None
         if len(known.by_bits) >= _MOST:
-            known.by_bits.pop(next(iter(known.by_bits)))
+            known.by_bits.pop(next(iter(known.by_bits)), None)  # None: another thread did
         known.by_bits[bits] = packed
         return first
 

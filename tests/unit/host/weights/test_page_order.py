@@ -55,3 +55,13 @@ def test_blocks_that_the_host_keeps_as_wholes_are_left_alone() -> None:
     vars(made)["_v_block"] = vars(made[0])["_v"]
     assert not place_last(made, [made[0]], vbar, _CPU)
     assert order(made) == [0, 1, 2, 3] and vbar.loaded_size()
+
+
+def test_pages_of_other_layers_are_left_alone() -> None:
+    """A layer of the same pages that is no part of the model would lie where another one is put."""
+    made, vbar = model()
+    rest = torch.nn.Sequential(*[*made][1:])
+    assert not place_last(rest, [rest[0]], vbar, _CPU)
+    rest = torch.nn.Sequential(*[*made][:3])
+    assert not place_last(rest, [rest[0]], vbar, _CPU)
+    assert order(made) == [0, 1, 2, 3] and vbar.loaded_size()
