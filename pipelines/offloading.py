@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -94,6 +94,6 @@ class OffloadedBlocks:
         """See `WeightSource`: diffusers has brought all weights before the block is called."""
         return None
 
-    def result(self, name: str, module: str, argument: torch.Tensor) -> Any:
+    def results(self, name: str, module: str, arguments: Sequence[torch.Tensor]) -> list[Any] | Refused:
         """See `WeightSource`."""
-        return self._block_of(name)[0].get_submodule(module)(argument)
+        return [*map(self._block_of(name)[0].get_submodule(module), arguments)]

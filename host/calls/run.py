@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.shapes import Refused
+from ...common.torch_private import every_modules_hooks, hook_tables
 from ...runtime.calls.run import Run
 from ...runtime.calls.session import BlockRun
 from ...runtime.calls.weight_source import WeightSource
@@ -123,6 +124,19 @@ class HostRun(Run):
         else:
             with self.paged.held() as held:
                 yield held
+
+    @override
+    def timesteps(self, options: Any) -> Sequence[float]:
+        sigmas = options.get("sample_sigmas") if isinstance(options, dict) else None
+        model, sampling = self.patcher.model.diffusion_model, getattr(self.patcher.model, "model_sampling", None)
+        if sampling is None or not isinstance(sigmas, torch.Tensor):
+            return ()
+        # Of what is called once more, nothing may be somebody else's, who may count.
+        hooked = any(any(hook_tables(one)) for one in model.modules()) or any(every_modules_hooks())
+        wrapped = any(options.get("wrappers", {}).get("diffusion_model", {}).values())
+        if hooked or wrapped or type(model).__module__.partition(".")[0] != "comfy":
+            return ()
+        return [*sampling.timestep(sigmas[:-1]).float().tolist()]
 
     def weight_source(self, module: torch.nn.Module, refusal: Reason) -> WeightSource | None:
         """DynamicVRAM's pages and buffers, or system memory, block by block, where there is no room for all weights."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,9 +117,9 @@ class StagedBlocks:
             return None
         return facts_of(self.model.get_submodule(name).get_submodule(module))
 
-    def result(self, name: str, module: str, argument: torch.Tensor) -> Any:
-        """See `WeightSource`."""
-        return self.model.get_submodule(name).get_submodule(module)(argument)
+    def results(self, name: str, module: str, arguments: Sequence[torch.Tensor]) -> list[Any] | Refused:
+        """See `WeightSource`. The host brings the weights for each."""
+        return [*map(self.model.get_submodule(name).get_submodule(module), arguments)]
 
     def _stream(self) -> Any:
         """The stream for the next block's weights; None: the device has none."""

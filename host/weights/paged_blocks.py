@@ -9,7 +9,7 @@ them and wait for the block before the last one only, so that they overlap with 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,7 +145,7 @@ class StreamedBlocks:
             return None
         return facts_of(block.module.get_submodule(module))
 
-    def result(self, name: str, module: str, argument: torch.Tensor) -> Any:
+    def results(self, name: str, module: str, arguments: Sequence[torch.Tensor]) -> list[Any] | Refused:
         """See `WeightSource`. No page is filled: those are for what every step needs."""
         part = self._blocks.get(f"{name}.{module}") or self._look_at(f"{name}.{module}")
         slots = [(vars(layer), vars(layer)["_v"]) for layer in part.layers]
@@ -153,7 +153,7 @@ class StreamedBlocks:
             for state, slot in slots:
                 state["_v"] = _NoRoom, *slot[1:]
             with self._bringing(part, part.layers) as brought:
-                return brought if isinstance(brought, Refused) else brought.module(argument)
+                return brought if isinstance(brought, Refused) else [*map(brought.module, arguments)]
         finally:
             for state, slot in slots:
                 state["_v"] = slot

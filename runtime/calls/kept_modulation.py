@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,15 +21,18 @@ from ...common import reasons
 from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...compiler.blocks.attention import Attention
-from ...compiler.blocks.call_tree import Form, flatten, is_function, rebuild
+from ...compiler.blocks.call_tree import OPTIONS, Form, UnknownArgumentError, flatten, is_function, rebuild
 from ...compiler.blocks.modulation import GIVEN, Given, watching
 from ...compiler.blocks.parameters import parameters_of
 from .client import Client
+from .look_ahead import LookAhead
 from .requests import stored_modulation
 from .run_block import RunBlock
 from .weight_source import WeightSource
 
-_MOST = 96  # results of one module: in fp8 they take a sixteenth of its weights where these are 3,072 wide
+_MOST = 128  # results of one module: in fp8 they take a twelfth of its weights where these are 3,072 wide
+_LATER = 64  # timesteps that are looked ahead to
+_LOOKS = 4  # calls of the model in a run at which is looked ahead: its first steps, with and without a prompt
 _MOST_VALUES = 1 << 16  # of an argument that is read each step
 _ALIGNED = 256  # bytes
 _AROUND = {"wrappers", "callbacks"}  # of the options: they run around a model's call, not between its blocks
@@ -110,6 +113,7 @@ class KeptModulation:
         self._steps = 0
         self._read: dict[int, tuple[torch.Tensor, int | None, Any]] = {}  # in this step
         self._changes = False  # a tensor was written to between two blocks
+        self._ahead: dict[str, dict[Any, torch.Tensor]] = {}  # by names of arguments and bits, what may be given later
         self._asked: set[str] = set()
 
     @property
@@ -148,6 +152,37 @@ class KeptModulation:
         except torch.OutOfMemoryError:
             return Refused(reasons.MemoryRanOut())
         return {**named, GIVEN: results} if results else named
+
+    def look_ahead(
+        self,
+        model: torch.nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        timesteps: Sequence[float],
+        block_of: Callable[[torch.nn.Module], RunBlock | None],
+    ) -> None:
+        """Before a call of the model: see what its blocks will be given at later timesteps, if they are given now what
+        they never were. A module's weights are brought once for all of these."""
+        if self._source is None or self._steps > _LOOKS or not timesteps or _has_functions(kwargs.get(OPTIONS)):
+            return
+        try:
+            looking = LookAhead(model, args, kwargs, timesteps, self._client.packages)
+        except (UnknownArgumentError, TypeError):
+            return
+        now = looking.first_block(looking.current)
+        one = None if now is None else block_of(now[0])
+        if now is None or one is None:
+            return
+        names = {module.argument for module in self._modules(one)}
+        tables = _kept.get(one.block, {}).values()
+        known = {bits for table in tables for bits in table.by_bits}
+        if not names or all(_bits_of(now[1][name]) in known for name in names):
+            return
+        for timestep in looking.later[:_LATER]:
+            found = looking.first_block(timestep)
+            for name, value in found[1].items() if found is not None else ():
+                if name in names:
+                    self._ahead.setdefault(name, {})[_bits_of(value)] = value
 
     def _modules(self, one: RunBlock) -> tuple[Given, ...]:
         """The modules of a block whose results are kept, so far as is known."""
@@ -205,14 +240,20 @@ class KeptModulation:
             self._kept += 1
             return packed.on(argument.device)
         self._computed += 1
-        result = source.result(one.name, module.module, argument)
-        if isinstance(result, Refused):
-            return result
-        packed = Packed(result, self._client.packages)
-        first, packed.first = packed.first, None
-        if len(known.by_bits) >= _MOST:
-            known.by_bits.pop(next(iter(known.by_bits)), None)  # None: another thread did
-        known.by_bits[bits] = packed
+        ahead = self._ahead.get(module.argument, {})
+        wanted = {key: one for key, one in ahead.items() if _alike(key, bits) and key not in known.by_bits}
+        wanted.pop(bits, None)
+        computed = source.results(one.name, module.module, [argument, *wanted.values()])
+        if isinstance(computed, Refused):
+            return computed
+        for key, result in zip((bits, *wanted), computed, strict=True):
+            packed = Packed(result, self._client.packages)
+            if key == bits:
+                first = packed.first
+            packed.first = None
+            if len(known.by_bits) >= _MOST:
+                known.by_bits.pop(next(iter(known.by_bits)), None)  # None: another thread did
+            known.by_bits[key] = packed
         return first
 
     def _bits(self, tensor: torch.Tensor, options: Any) -> Any:
@@ -222,11 +263,20 @@ class KeptModulation:
         unwritten = known is not None and known[1] == version
         if known is not None and unwritten and self._steps > 1 and not self._changes and not _has_functions(options):
             return known[2]
-        values = tensor.detach().reshape(-1).cpu().view(torch.uint8).numpy().tobytes()
-        bits = tensor.dtype, tensor.shape, values
+        bits = _bits_of(tensor)
         self._changes = self._changes or (known is not None and known[2] != bits)
         self._read[id(tensor)] = tensor, version, bits
         return bits
+
+
+def _bits_of(tensor: torch.Tensor) -> Any:
+    """What a tensor holds, to be compared. Waits for its device."""
+    return tensor.dtype, tensor.shape, tensor.detach().reshape(-1).cpu().view(torch.uint8).numpy().tobytes()
+
+
+def _alike(bits: Any, others: Any) -> bool:
+    """Whether two tensors have one dtype and one shape."""
+    return bool(bits[:2] == others[:2])
 
 
 def _has_functions(options: Any) -> bool:

@@ -54,6 +54,16 @@ class Route:
             _session.reset(before)
 
 
+@contextlib.contextmanager
+def answered_by(session: Session) -> Iterator[None]:
+    """While this lasts, another session takes this thread's calls of the modules that are routed."""
+    before = _session.set(session)
+    try:
+        yield
+    finally:
+        _session.reset(before)
+
+
 class MethodSlot(NamedTuple):
     """Where a method of a block is looked up when it is called.
 
@@ -95,11 +105,10 @@ def routed(slots: Iterable[tuple[torch.nn.Module, Sequence[MethodSlot]]], sessio
                     slot.table[slot.name] = Route(module, slot.name, len(methods) == 1)
                 _users[id(module), slot.name] += 1
                 taken.append((module, slot))
-    before = _session.set(session)
     try:
-        yield
+        with answered_by(session):
+            yield
     finally:
-        _session.reset(before)
         with _lock:
             for module, slot in taken:
                 user = id(module), slot.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,10 @@ class Run:
     def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
         """The module with all its weights where a graph can read them, as long as this lasts."""
         yield module
+
+    def timesteps(self, options: Any) -> Sequence[float]:
+        """The timesteps of a sampling whose model has these options, as the model is given them; empty: not known."""
+        return ()
 
     def weight_source(self, module: torch.nn.Module, refusal: Reason) -> WeightSource | None:
         """What brings the weights of blocks one by one, where `weights` refused to have all of them; None: nothing."""

@@ -19,6 +19,7 @@ from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...common.torch_private import hook_tables, is_compiled_by_torch
 from ...compiler.blocks.attention import Attention
+from ...compiler.blocks.call_tree import OPTIONS
 from ...compiler.blocks.parameters import options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
@@ -198,6 +199,7 @@ class BlockRun:
         if one is None:
             if self._outer is None and block is self._model():
                 self._outer = args, kwargs
+                self._look_ahead(block, args, kwargs)
             return type(block).forward(block, *args, **kwargs)
         try:
             served = self._serve(one, method, args, kwargs, checked=self._weights.by_block or not one.served)
@@ -222,6 +224,14 @@ class BlockRun:
         if watched.named:
             self._kinds.instead(one, watched.named)
         return result
+
+    def _look_ahead(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before a call of the model: see what later ones will need of weights that are streamed. Never raises."""
+        try:
+            timesteps = self._run.timesteps(kwargs.get(OPTIONS)) if self._weights.source is not None else ()
+            self._modulation.look_ahead(model, args, kwargs, timesteps, lambda block: self._blocks.get(id(block)))
+        except Exception:  # the call itself shows whether something is wrong
+            log.debug("what blocks will be given cannot be told", exc_info=True)
 
     def _serve(
         self, one: RunBlock, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], checked: bool

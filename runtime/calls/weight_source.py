@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -63,6 +63,6 @@ class WeightSource(Protocol):
         """What tells by `==` whether the weights of a module of a block are what they were; None: to do without them
         spares nothing."""
 
-    def result(self, name: str, module: str, argument: torch.Tensor) -> Any:
-        """What a module of a block returns for an argument, uncompiled, its weights brought for this alone; or
-        why these cannot be brought."""
+    def results(self, name: str, module: str, arguments: Sequence[torch.Tensor]) -> list[Any] | Refused:
+        """What a module of a block returns for each argument, uncompiled, its weights brought for these alone; or why
+        these cannot be brought."""

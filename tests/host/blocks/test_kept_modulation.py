@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,21 +16,40 @@ from support.dit_matrix.weights import lora_of
 from support.models import dits, quantised
 
 from onegraph.compiler.blocks.modulation import Given
+from onegraph.graph_cache.store import Store
 from onegraph.host.calls import model_hook
 from onegraph.host.show import status
 from onegraph.host.weights import paged_blocks, paged_weights
 from onegraph.runtime.calls import kept_modulation
+from onegraph.runtime.calls.look_ahead import LookAhead
+from onegraph.runtime.obtain import registry as registry_module
 from onegraph.runtime.obtain.registry import Registry
+from onegraph.runtime.policy import ANY_SPEED
 
 NODE = "7"
 
 
-@pytest.fixture(autouse=True)
-def inference(monkeypatch: pytest.MonkeyPatch, fresh_process: Registry) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without graphs of blocks that have all weights, which would serve here, too."""
+    return tmp_path_factory.mktemp("home")
+
+
+@contextlib.contextmanager
+def process(home: Path) -> Iterator[Registry]:
+    """A registry, and what is known of blocks, as a new process would have them."""
     kept_modulation._modules.clear()
     kept_modulation._kept.clear()
-    with torch.inference_mode(), pages.simulated(monkeypatch):
-        yield
+    status.last_runs.clear()
+    with registry_module.using(Registry(Store(home), policy=ANY_SPEED)) as fresh:
+        assert fresh is not None
+        yield fresh
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Registry]:
+    with process(home) as made, torch.inference_mode(), pages.simulated(monkeypatch):
+        yield made
 
 
 def compiled(model: Any) -> Any:
@@ -73,43 +93,67 @@ def check(model: Any, wanted: torch.Tensor, steps: int = 3, **changes: Any) -> t
 
 
 def test_a_timestep_that_was_met_needs_no_weights_of_the_modulation(
-    paged: Any, monkeypatch: pytest.MonkeyPatch, fresh_process: Registry
+    paged: Any, monkeypatch: pytest.MonkeyPatch, fresh: Registry
 ) -> None:
     model, vbar = paged
     wanted = dits.sample(model, "flux", steps=3)
     calls = 3 * len(modulation_of(model))
     check(model, wanted)
     first = dits.sample(compiled(model), "flux", steps=3)
-    compiles = fresh_process.counters.compiles
+    compiles = fresh.counters.compiles
     with monkeypatch.context() as patching:
 
         def nothing(*args: Any) -> Any:
             raise AssertionError("a module was called whose result is there")
 
-        patching.setattr(paged_blocks.StreamedBlocks, "result", nothing)
+        patching.setattr(paged_blocks.StreamedBlocks, "results", nothing)
         assert check(model, wanted) == (calls, 0)
     assert torch.equal(dits.sample(compiled(model), "flux", steps=3), first)
     assert f"modulation kept in {calls} of {calls} calls" in status.last_runs[NODE].text()
     assert check(model, dits.sample(model, "flux", steps=4), steps=4)[1] > 0  # other timesteps
-    assert fresh_process.counters.compiles == compiles
+    assert fresh.counters.compiles == compiles
     assert not any(vbar.pins)
 
 
-def test_a_new_process_restores_what_was_compiled_so(paged: Any) -> None:
+def test_a_new_process_restores_what_was_compiled_so(paged: Any, home: Path) -> None:
     """It learns from the stored graphs which modules they do without, and runs no block uncompiled for that."""
-    from onegraph.graph_cache.store import Store
-    from onegraph.runtime.obtain import registry as registry_module
-    from onegraph.runtime.policy import ANY_SPEED
-
-    home = registry_module.registry().store.home
-    kept_modulation._modules.clear()
-    kept_modulation._kept.clear()
-    with registry_module.using(Registry(Store(home), policy=ANY_SPEED)) as fresh:
+    with process(home) as restored:
         model = dits.load("flux")
         wanted = dits.sample(model, "flux", steps=3)
         pages.page(model, 0.4)
-        assert check(model, wanted) == (0, 3 * len(modulation_of(model)))
-        assert fresh.counters.compiles == 0
+        check(model, wanted)
+        assert restored.counters.compiles == 0
+
+
+def test_a_model_that_was_compiled_with_room_is_not_compiled_again(tmp_path: Path) -> None:
+    with process(tmp_path) as made:
+        model = dits.load("flux")
+        wanted = dits.sample(model, "flux", steps=3)
+        dits.sample(compiled(model), "flux", steps=3)
+        pages.page(model, 0.4)
+        assert check(model, wanted) == (0, 0)
+        assert made.counters.compiles == 2
+
+
+def test_a_schedule_is_computed_in_its_first_step(paged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is called up to its first block for that, with tensors of its own, once for each prompt."""
+    model, _ = paged
+    wanted = dits.sample(model, "flux", steps=9)
+    count = len(modulation_of(model))
+    assert check(model, wanted, steps=9) == (8 * count, count)
+    assert check(model, wanted, steps=9) == (9 * count, 0)
+    guided = {"steps": 5, "cfg": 3.0, "seed": 8}
+    assert check(model, dits.sample(model, "flux", **guided), **guided)[1] <= 2 * count  # and without a prompt
+    looks: list[float] = []
+    real = LookAhead.first_block
+
+    def counted(self: LookAhead, timestep: float) -> Any:
+        looks.append(timestep)
+        return real(self, timestep)
+
+    monkeypatch.setattr(LookAhead, "first_block", counted)
+    assert check(model, wanted, steps=9) == (9 * count, 0)
+    assert len(looks) <= 4  # only the current ones
 
 
 def test_the_room_of_the_modulation_goes_to_other_weights(paged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +177,41 @@ def test_the_room_of_the_modulation_goes_to_other_weights(paged: Any, monkeypatc
     vbar.room = 0
     check(model, wanted)
     assert blocks()["streamed"] == 5
+
+
+@pytest.mark.parametrize("who", ["hook", "wrapper", "patch"])
+def test_nobodys_code_is_called_once_more(who: str, paged: Any) -> None:
+    """Whoever counts the calls of a model sees as many as there are: then each step computes its own."""
+    import comfy.patcher_extension
+
+    model, _ = paged
+    counts: list[int] = []
+
+    def count() -> None:
+        counts[-1] += 1
+
+    def counted(used: Any) -> Any:
+        counts.append(0)
+        if who == "wrapper":
+            kind = comfy.patcher_extension.WrappersMP.DIFFUSION_MODEL
+            used.add_wrapper_with_key(kind, "counts", lambda executor, *args: (count(), executor(*args))[1])
+        elif who == "patch":
+            used.set_model_patch_replace(
+                lambda args, extra: (count(), extra["original_block"](args))[1], "dit", "double_block", 0
+            )
+        return used
+
+    layer = model.model.diffusion_model.img_in
+    handle = layer.register_forward_hook(lambda *args: count()) if who == "hook" else None
+    try:
+        wanted = dits.sample(counted(model.clone()), "flux", steps=6)
+        found = dits.sample(counted(compiled(model)), "flux", steps=6)
+    finally:
+        if handle is not None:
+            handle.remove()
+    assert counts[0] == counts[1] > 0
+    assert distance(found, wanted) < 1e-6
+    assert blocks()["modulation"]["computed"] > len(modulation_of(model))
 
 
 def test_loras_of_the_modulation_and_of_other_layers(paged: Any) -> None:
@@ -256,15 +335,15 @@ def test_memory_that_runs_out_in_the_modulation(paged: Any, monkeypatch: pytest.
     """That block runs uncompiled, and nothing stays behind."""
     model, vbar = paged
     wanted = dits.sample(model, "flux", steps=4)
-    real, calls = paged_blocks.StreamedBlocks.result, []
+    real, calls = paged_blocks.StreamedBlocks.results, []
 
-    def result(*args: Any) -> Any:
+    def results(*args: Any) -> Any:
         calls.append(1)
         if len(calls) == 3:
             raise torch.OutOfMemoryError("no")
         return real(*args)
 
-    monkeypatch.setattr(paged_blocks.StreamedBlocks, "result", result)
+    monkeypatch.setattr(paged_blocks.StreamedBlocks, "results", results)
     found = dits.sample(compiled(model), "flux", steps=4)
     assert distance(found, wanted) < 1e-6
     assert blocks()["eager_codes"] == {"memory_ran_out": 1}
@@ -274,7 +353,7 @@ def test_memory_that_runs_out_in_the_modulation(paged: Any, monkeypatch: pytest.
 
 def test_many_timesteps_and_runs_hold_little(paged: Any) -> None:
     model, _ = paged
-    dits.sample(compiled(model), "flux", steps=120)
+    dits.sample(compiled(model), "flux", steps=kept_modulation._MOST + 12)
     tables = [table for of_block in kept_modulation._kept.values() for table in of_block.values()]
     assert {len(table.by_bits) for table in tables} == {kept_modulation._MOST}
     counts = []
@@ -286,9 +365,7 @@ def test_many_timesteps_and_runs_hold_little(paged: Any) -> None:
     assert max(counts[1:]) - min(counts[1:]) < 10, counts
 
 
-def test_a_block_that_cannot_be_captured_so_is_compiled_as_a_whole(
-    monkeypatch: pytest.MonkeyPatch, fresh_process: Registry
-) -> None:
+def test_a_block_that_cannot_be_captured_so_is_compiled_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was watched may be no rule: here, that a block's feed-forward sees nothing but the timestep."""
     model = dits.load("flux")
     wanted = dits.sample(model, "flux", steps=4)
@@ -309,7 +386,7 @@ def test_a_block_that_cannot_be_captured_so_is_compiled_as_a_whole(
 
 
 @pytest.mark.parametrize("kind", ["int8 convrot", pytest.param("fp8 scaled", marks=pytest.mark.full)])
-def test_quantised_modulation_is_kept(kind: str, fresh_process: Registry) -> None:
+def test_quantised_modulation_is_kept(kind: str, fresh: Registry) -> None:
     model = quantised.load("qwen-image", kind)
     plain = quantised.load("qwen-image", kind)
     wanted = dits.sample(plain, "qwen-image", steps=3)
@@ -318,4 +395,4 @@ def test_quantised_modulation_is_kept(kind: str, fresh_process: Registry) -> Non
     assert blocks()["modulation"]["computed"] == 0 and blocks()["eager_codes"] == {}
     assert torch.equal(found[1], found[2])
     assert distance(found[2], wanted) < 5e-3
-    assert fresh_process.counters.compiles <= 1
+    assert fresh.counters.compiles <= 1

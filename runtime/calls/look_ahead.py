@@ -1,0 +1,103 @@
+"""What blocks will be given at the later timesteps of a sampling: the model is called up to its first block.
+
+A prediction: what is computed by it is kept by the bits of what a block was given, so a wrong one is never used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...compiler.blocks.call_tree import UnknownArgumentError, flatten, functions_in, rebuild
+from ...compiler.blocks.parameters import as_call, options_of, parameters_of
+from .routing import answered_by
+
+
+class _FirstBlock(BaseException):
+    """The model called a block; models may catch any other exception."""
+
+    def __init__(self, block: torch.nn.Module, named: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.block = block
+        self.named = named
+
+
+class _Stopping:
+    """Ends a call of a model at its first block."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+
+    def call_of(self, block: torch.nn.Module, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See `routing.Session`."""
+        cls: Any = type(block)
+        if block is self._model:
+            return cls.forward(block, *args, **kwargs)
+        raise _FirstBlock(block, parameters_of(cls, method).bind(args, kwargs))
+
+
+class LookAhead:
+    """Calls of a model like one that is about to be made, at other timesteps.
+
+    Args:
+        args, kwargs: of that call.
+        timesteps: of the sampling, as the model is given them.
+        packages: whose objects are taken apart by their fields.
+
+    Raises:
+        UnknownArgumentError: the call cannot be made again, or its timestep is none of these.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        timesteps: Sequence[float],
+        packages: Sequence[str],
+    ) -> None:
+        cls: Any = type(model)
+        named = parameters_of(cls).bind(args, kwargs)
+        self._model = model
+        self._options = options_of(named)
+        self._form, self._leaves = flatten(named, packages)
+        if functions_in(self._form):
+            raise UnknownArgumentError("a function")
+        self._time, self.current = self._timestep([*timesteps])
+        self.later = [one for one in dict.fromkeys(timesteps) if one < self.current]
+
+    def _timestep(self, timesteps: list[float]) -> tuple[int, float]:
+        """Which leaf is the timestep, and its value."""
+        for number, leaf in enumerate(self._leaves):
+            if isinstance(leaf, torch.Tensor) and leaf.ndim == 1 and leaf.is_floating_point():
+                values = {*leaf.tolist()}
+                if len(values) == 1 and values <= {*timesteps}:
+                    return number, values.pop()
+        raise UnknownArgumentError("no timestep of the sampling")
+
+    def first_block(self, timestep: float) -> tuple[torch.nn.Module, Mapping[str, Any]] | None:
+        """The first block that the model calls at a timestep, and its arguments by name; None: that cannot be told.
+
+        The call has tensors and options of its own.
+        """
+        leaves: list[Any] = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        leaves[self._time].fill_(timestep)
+        options = {**self._options} if isinstance(self._options, dict) else self._options
+        args, kwargs = as_call(rebuild(self._form, leaves, options))
+        cls: Any = type(self._model)
+        before = self._state()
+        try:
+            with answered_by(_Stopping(self._model)):
+                cls.forward(self._model, *args, **kwargs)
+        except _FirstBlock as found:
+            return (found.block, found.named) if self._state() == before else None
+        return None
+
+    def _state(self) -> dict[str, tuple[int, int]]:
+        """What the model keeps on itself, which a call that is not made for its result may change."""
+        return {
+            name: (id(value), len(value) if isinstance(value, list | dict | set) else 0)
+            for name, value in vars(self._model).items()
+        }
