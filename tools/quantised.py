@@ -12,6 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import figures
 from faithfulness import ROOT, written
 
 REPORT, PAGE = ROOT / "build" / "quantised.json", ROOT / "docs" / "models.md"
@@ -20,15 +21,13 @@ HEAD = (
     "| family | format | compiled: resident | paged | from eager | eager from float32 | gain on a GPU |",
     "| --- | --- | --- | --- | --- | --- | --- |",
 )
-# By family and format: a step of a full-size model, eager's time by OneGraph's. From the tables of the same page.
-MEASURED = {
-    ("flux", "fp8 scaled"): "1.72x (H100)",
-    ("qwen-image", "fp8 scaled"): "2.0x (H100, the fastest steps)",
-    ("qwen-image", "int8 convrot"): "1.4x (H100, the fastest steps)",
-    ("wan 2.1 t2v", "fp8 scaled"): "1.36x (H100)",
-    ("z-image", "fp8 scaled"): "1.37x to 1.48x; half of it streamed 1.16x (H100)",
-    ("z-image", "int8 convrot"): "1.24x (H100)",
-}
+
+
+def gain(family: str, layers: str) -> str:
+    """A step of a full-size model: eager's time by OneGraph's, the fastest steps."""
+    ours = (one for one in figures.measured() if figures.KEYS.get(one.model) == family)
+    found = next((one for one in ours if figures.FORMATS[one.weights] == f", {layers}"), None)
+    return "not measured" if found is None else f"{found.step['eager'] / found.step['OneGraph']:.2f}x ({found.card})"
 
 
 def cells(row: dict[str, Any]) -> str:
@@ -36,8 +35,11 @@ def cells(row: dict[str, Any]) -> str:
     of = row["blocks"]
     streamed = f"{row['streamed']} of {of}, {row['brought']} brought"
     near = (f"{row[name]:.1e}" for name in ("from_eager", "eagers_own"))
-    gain = MEASURED.get((row["family"], row["format"]), "not measured")
-    return "| " + " | ".join([row["family"], row["format"], f"{row['resident']} of {of}", streamed, *near, gain]) + " |"
+    return (
+        "| "
+        + " | ".join([row["family"], row["format"], f"{row['resident']} of {of}", streamed, *near])
+        + f" | {gain(row['family'], row['format'])} |"
+    )
 
 
 def table(rows: list[dict[str, Any]]) -> str:
