@@ -113,7 +113,9 @@ class StagedBlocks:
 
     def facts(self, name: str, module: str) -> Any:
         """See `WeightSource`."""
-        if self.refusal is not None or not is_partly_loaded(self.patcher):
+        if self.refusal is not None:
+            return Refused(self.refusal)
+        if not is_partly_loaded(self.patcher):
             return None
         return facts_of(self.model.get_submodule(name).get_submodule(module))
 

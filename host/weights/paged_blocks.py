@@ -141,7 +141,9 @@ class StreamedBlocks:
     def facts(self, name: str, module: str) -> Any:
         """See `WeightSource`. Of a block that the host itself brings before it runs, all weights come anyway."""
         block = self._blocks.get(name) or self._look_at(name)
-        if self.refusal is not None or any("_prefetch" in vars(layer) for layer in block.layers):
+        if self.refusal is not None:
+            return Refused(self.refusal)
+        if any("_prefetch" in vars(layer) for layer in block.layers):
             return None
         return facts_of(block.module.get_submodule(module))
 

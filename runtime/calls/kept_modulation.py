@@ -143,6 +143,8 @@ class KeptModulation:
             for module in self._modules(one):
                 argument = named.get(module.argument)
                 facts = source.facts(one.name, module.module)
+                if isinstance(facts, Refused):
+                    return facts
                 if facts is None or not isinstance(argument, torch.Tensor) or argument.numel() > _MOST_VALUES:
                     return named
                 found = self._result(one, module, (one.version, facts), argument, options, source)
@@ -222,7 +224,10 @@ class KeptModulation:
         named = parameters_of(cls).bind(args, kwargs)
         with watching(one.block, named, packages) as seen:
             yield found
-        given = {module: result for module, result in seen.results.items() if source.facts(one.name, module.module)}
+        facts = {module: source.facts(one.name, module.module) for module in seen.results}
+        if any(isinstance(fact, Refused) for fact in facts.values()):
+            return
+        given = {module: result for module, result in seen.results.items() if facts[module] is not None}
         _modules[architecture] = tuple(given)
         if given:
             found.named = {**named, GIVEN: {str(module): result for module, result in given.items()}}

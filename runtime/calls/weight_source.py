@@ -61,7 +61,7 @@ class WeightSource(Protocol):
 
     def facts(self, name: str, module: str) -> Any:
         """What tells by `==` whether the weights of a module of a block are what they were; None: to do without them
-        spares nothing."""
+        spares nothing. Or why no weights are brought."""
 
     def results(self, name: str, module: str, arguments: Sequence[torch.Tensor]) -> list[Any] | Refused:
         """What a module of a block returns for each argument, uncompiled, its weights brought for these alone; or why

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.comfyui import loaded_in_part
 from support.dit_matrix.weights import lora_of
 from support.models import dits
 
@@ -20,22 +21,7 @@ NODE = "7"
 
 @pytest.fixture(autouse=True)
 def in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of each model is loaded; what is not counts as elsewhere."""
-    from comfy.model_patcher import ModelPatcher
-
-    real = ModelPatcher.load
-
-    def load(self: Any, device_to: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if self.model_size() < 1 << 16:
-            return real(self, device_to, *args, **kwargs)
-        return real(self, device_to, lowvram_model_memory=self.model_size() // 2)
-
-    monkeypatch.setattr(ModelPatcher, "load", load)
-
-    def is_brought(self: Any, layer: Any, *weights: Any) -> bool:
-        return bool(getattr(layer, "comfy_cast_weights", False))
-
-    monkeypatch.setattr(low_vram_blocks.StagedBlocks, "_is_brought", is_brought)
+    loaded_in_part.simulate(monkeypatch)
 
 
 @pytest.fixture
