@@ -437,3 +437,35 @@ def test_quantised_modulation_is_kept(kind: str, fresh: Registry) -> None:
     assert torch.equal(found[1], found[2])
     assert distance(found[2], wanted) < 5e-3
     assert fresh.counters.compiles <= 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [*dits.DITS])
+def test_families_whose_first_run_is_a_streamed_one(name: str, tmp_path: Path) -> None:
+    """Two sizes, with and without CFG, a LoRA; a new process compiles nothing, and answers by what it computes anew."""
+    import comfy.sd
+
+    def run(model: Any, **given: Any) -> torch.Tensor:
+        return dits.sample(model, name, steps=3, **given)
+
+    ways: list[dict[str, Any]] = [{}, {"cfg": 3.0}, {"height": 24, "width": 16, "tokens": 21}, {}]
+    wanted = [run(dits.load(name), **way) for way in ways]
+    with process(tmp_path):
+        model = dits.load(name)
+        vbar = pages.page(model, 0.4)
+        for way, right in zip(ways, wanted, strict=True):
+            run(compiled(model), **way)  # which may compile
+            assert distance(run(compiled(model), **way), right) < 1e-5, status.last_runs[NODE].text()
+        kept = blocks()["modulation"]
+        assert kept["computed"] == 0 and not any(vbar.pins)
+    with process(tmp_path) as restored:
+        for way, right in zip(ways, wanted, strict=True):
+            assert distance(run(compiled(model), **way), right) < 1e-5, status.last_runs[NODE].text()
+        assert restored.counters.compiles == 0, status.last_runs[NODE].text()
+        assert (blocks()["modulation"]["kept"] > 0) == (kept["kept"] > 0)
+        plain = dits.load(name)
+        patched = comfy.sd.load_lora_for_models(plain, None, lora_of(plain), 0.5, 0)[0]
+        pages.patch(model, patched)
+        merged = run(patched)
+        for _ in range(2):
+            assert distance(run(compiled(model)), merged) < 1e-5, status.last_runs[NODE].text()
