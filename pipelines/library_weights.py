@@ -58,11 +58,6 @@ def exact_block(module: torch.nn.Module) -> torch.nn.Module:
     return in_float32(module, exact)
 
 
-def has_any(module: torch.nn.Module) -> bool:
-    """Whether a module has weights of any library's own classes."""
-    return any(map(_not_plain, module.modules()))
-
-
 def refusal(layer: torch.nn.Module, name: str) -> Reason | None:
     """Why no graph of a block reads the weights of a layer itself, or None."""
     quantised = _not_plain(layer)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from .. import library_weights
-from . import blocks, controlnet, flux, sd3, unet, vae, video
-from .family import Family, Transformer
+from . import blocks, controlnet, unet, vae, video
+from .family import Family
 
 FAMILIES: list[Family] = [
     unet.Unet(),
     video.VideoUnet(),
     controlnet.ControlNet(),
-    flux.Flux(),
-    sd3.Sd3(),
     vae.Decoder(),
     vae.Encoder(),
     video.VideoDecoder(),
@@ -31,6 +28,4 @@ def register(family: Family) -> None:
 def family_of(module: torch.nn.Module) -> Family | None:
     """The family that a module belongs to, or None: it is not compiled."""
     candidate = next((family for family in FAMILIES if family.serves(module)), None)
-    if isinstance(candidate, Transformer) and library_weights.has_any(module) and _BLOCKS.serves(module):
-        return _BLOCKS  # whose graphs read such weights; one of a whole model reads plain ones alone
     return candidate or (_BLOCKS if _BLOCKS.serves(module) else None)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from ...common import reasons
 from ...common.outputs import Output
-from ...common.shapes import Refused
 from ...runtime import family
 from ...runtime.family import Tensors, plain
 
@@ -41,35 +39,6 @@ class Family(family.Family):
         return result(sample=output) if as_dict else (output,)
 
 
-class Transformer(Family):
-    """A diffusion transformer of images, one at a time: kernels have work enough."""
-
-    component = "transformer"
-    chunk = 1
-
-    def output(self, output: Output, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        from diffusers.models.modeling_outputs import Transformer2DModelOutput
-
-        return self.as_asked(Transformer2DModelOutput, output, args, kwargs)
-
-    def tensors(
-        self, call: Mapping[str, Any], names: Sequence[str], taken: Collection[str]
-    ) -> list[torch.Tensor] | Refused:
-        """The arguments of these names as tensors; or why no graph serves the call.
-
-        Args:
-            taken: names of the arguments that a graph takes or that make no difference.
-        """
-        if "ip_adapter_image_embeds" in (call.get("joint_attention_kwargs") or {}):
-            return Refused(reasons.IpAdapter())
-        for name, value in call.items():
-            if name not in taken and value is not None and value != {}:
-                controlled = "controlnet" in name
-                return Refused(reasons.ResidualInputs(name) if controlled else reasons.CallArgument(name))
-        tensors = plain([call.get(name) for name in names])
-        return Refused(reasons.NotPlainInputs()) if tensors is None else tensors
-
-
 def own_forward(module: torch.nn.Module) -> Any:
     """The class's own forward: what stands on the instance leads back to the graph."""
     return type(module).forward
@@ -81,11 +50,6 @@ def noise(*shape: int, like: Any) -> torch.Tensor:
     Constant images would magnify rounding.
     """
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(like.device, like.dtype)
-
-
-def of_batch(tensor: torch.Tensor, batch: int) -> torch.Tensor:
-    """The tensor for each element of a batch, where it is given once for all of them and the model broadcasts it."""
-    return tensor.expand(batch, *tensor.shape[1:]) if tensor.shape[0] == 1 else tensor
 
 
 def steps_of(timestep: Any, sample: torch.Tensor) -> torch.Tensor | None:
@@ -100,4 +64,4 @@ def steps_of(timestep: Any, sample: torch.Tensor) -> torch.Tensor | None:
     return torch.as_tensor(timestep, device=sample.device).reshape(-1).expand(sample.shape[0]).float()
 
 
-__all__ = ["Family", "Tensors", "Transformer", "noise", "of_batch", "own_forward", "plain", "steps_of"]
+__all__ = ["Family", "Tensors", "noise", "own_forward", "plain", "steps_of"]

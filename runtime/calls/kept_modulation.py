@@ -24,6 +24,7 @@ from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.call_tree import OPTIONS, Form, UnknownArgumentError, flatten, is_function, rebuild
 from ...compiler.blocks.modulation import GIVEN, Given, watching
 from ...compiler.blocks.parameters import parameters_of
+from ..obtain.registry import Registry, registry
 from .client import Client
 from .look_ahead import LookAhead
 from .requests import stored_modulation
@@ -37,7 +38,8 @@ _MOST_VALUES = 1 << 16  # of an argument that is read each step
 _ALIGNED = 256  # bytes
 _AROUND = {"wrappers", "callbacks"}  # of the options: they run around a model's call, not between its blocks
 
-_modules: dict[str, tuple[Given, ...]] = {}  # by the architecture digests of blocks; empty: none
+# By the architecture digests of blocks, of each registry, whose graphs they are for; empty: none.
+_modules: weakref.WeakKeyDictionary[Registry, dict[str, tuple[Given, ...]]] = weakref.WeakKeyDictionary()
 
 
 class Packed:
@@ -115,6 +117,7 @@ class KeptModulation:
         self._changes = False  # a tensor was written to between two blocks
         self._ahead: dict[str, dict[Any, torch.Tensor]] = {}  # by names of arguments and bits, what may be given later
         self._asked: set[str] = set()
+        self._known = _modules.setdefault(registry(), {})
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -189,19 +192,19 @@ class KeptModulation:
     def _modules(self, one: RunBlock) -> tuple[Given, ...]:
         """The modules of a block whose results are kept, so far as is known."""
         architecture = one.guard.architecture(one.skeleton)
-        if architecture not in _modules and architecture not in self._asked:
+        if architecture not in self._known and architecture not in self._asked:
             self._asked.add(architecture)
             stored = stored_modulation(self._client, architecture)
             if stored:
-                _modules[architecture] = stored
-        return _modules.get(architecture, ())
+                self._known[architecture] = stored
+        return self._known.get(architecture, ())
 
     def gave_up(self, one: RunBlock) -> bool:
         """Whether there is no graph for a block's last call because its modulation was given; no further one is."""
         kind = one.kinds[0] if one.kinds else None
         if kind is None or not kind.without or kind.graph is not None or kind.refusal == reasons.BlockRecorded():
             return False
-        _modules[one.guard.architecture(one.skeleton)] = ()
+        self._known[one.guard.architecture(one.skeleton)] = ()
         return True
 
     @contextlib.contextmanager
@@ -217,7 +220,7 @@ class KeptModulation:
         source, packages, found = self._source, self._client.packages, Watching()
         recorded = source is not None and reason == reasons.BlockRecorded() and method == "forward"
         architecture = one.guard.architecture(one.skeleton) if recorded else ""
-        if source is None or not recorded or architecture in _modules:
+        if source is None or not recorded or architecture in self._known:
             yield found
             return
         cls: Any = type(one.block)
@@ -228,7 +231,7 @@ class KeptModulation:
         if any(isinstance(fact, Refused) for fact in facts.values()):
             return
         given = {module: result for module, result in seen.results.items() if facts[module] is not None}
-        _modules[architecture] = tuple(given)
+        self._known[architecture] = tuple(given)
         if given:
             found.named = {**named, GIVEN: {str(module): result for module, result in given.items()}}
 

@@ -133,7 +133,7 @@ def test_a_controlnet_of_sd(registry: Registry, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_flux(registry: Registry) -> None:
-    """One graph for all sizes, batches and prompt lengths."""
+    """Two kinds of blocks, each with one graph for all sizes, batches and prompt lengths."""
     pipe, eager = compile_pipe(pipes.flux()), pipes.flux()
     plain = pipes.image(eager)
     assert pipes.distance(pipes.image(pipe), plain) <= 2
@@ -146,8 +146,8 @@ def test_flux(registry: Registry) -> None:
         assert pipes.distance(pipes.image(pipe, **call), pipes.image(eager, **call)) <= 2, call
     assert pipes.distance(pipes.image(eager, seed=1), plain) > 50
     report = pipe.onegraph.report()
-    assert report["transformer"].compiled_calls == 8 and not report["transformer"].eager, str(report)
-    assert report["vae.decoder"].compiled_calls == 4 and registry.counters.compiles <= 1
+    assert set(report["transformer"].codes) <= {"block_recorded"}, str(report)
+    assert report["vae.decoder"].compiled_calls == 4 and registry.counters.compiles <= 3
 
 
 def _sd3_call(pipe: Any) -> tuple[torch.Tensor, ...]:
@@ -158,7 +158,7 @@ def _sd3_call(pipe: Any) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.full
 def test_stable_diffusion_3(registry: Registry) -> None:
-    """One graph for all sizes, whose positions are the middle of a table."""
+    """Blocks in which a prompt takes part, and a last one in which it ends."""
     pipe, eager = compile_pipe(pipes.sd3()), pipes.sd3()
     plain = pipes.image(eager)
     assert pipes.distance(pipes.image(pipe), plain) <= 2
@@ -171,10 +171,12 @@ def test_stable_diffusion_3(registry: Registry) -> None:
         assert pipes.distance(pipes.image(pipe, **call), pipes.image(eager, **call)) <= 2, call
     assert pipes.distance(pipes.image(eager, seed=1), plain) > 50
     report = pipe.onegraph.report()
-    assert report["transformer"].compiled_calls == 8 and not report["transformer"].eager, str(report)
-    assert registry.counters.compiles <= 1
-    pipe.transformer(*_sd3_call(pipe), skip_layers=[0])
-    assert pipe.onegraph.report()["transformer"].codes == {"call_argument": 1}
+    assert set(report["transformer"].codes) <= {"block_recorded"}, str(report)
+    assert registry.counters.compiles <= 2
+    skipped = _sd3_call(pipe)
+    with torch.no_grad():
+        found, wanted = (one.transformer(*skipped, skip_layers=[0]).sample for one in (pipe, eager))
+    assert float((found - wanted).norm() / wanted.norm()) < 1e-5
 
 
 @pytest.mark.full

@@ -14,7 +14,6 @@ from support.models.block_pipes import BLOCKS, CASE, add_lora, distance, latents
 from onegraph.common import reasons
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import adapters, compile_pipe, library_weights, module_facts
-from onegraph.pipelines.families import family_of
 from onegraph.runtime.obtain.registry import Registry, using
 from onegraph.runtime.policy import ANY_SPEED
 
@@ -140,12 +139,6 @@ def flux_pipe(quantises: bool) -> Any:
         for blocks in (pipe.transformer.transformer_blocks, pipe.transformer.single_transformer_blocks):
             quantize_(blocks, int8_of_weights())
     return pipe
-
-
-def test_a_quantised_model_with_a_graph_of_its_own_is_one_of_blocks() -> None:
-    names = {quantises: type(family_of(flux_pipe(quantises).transformer)).__name__ for quantises in (False, True)}
-    assert names == {False: "Flux", True: "Blocks"}
-    assert type(family_of(pipes.flux().transformer)).__name__ == "Flux"
 
 
 @pytest.mark.full

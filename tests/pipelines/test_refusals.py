@@ -106,7 +106,8 @@ def test_attention_backends(registry: Registry) -> None:
         assert code() == "no_graph"
     finally:
         backends.set_active_backend(active)
-    pipe.transformer.transformer_blocks[0].attn.processor._attention_backend = "_native_math"
+    for block in (*pipe.transformer.transformer_blocks, *pipe.transformer.single_transformer_blocks):
+        block.attn.processor._attention_backend = "_native_math"
     assert code() == "attention_processor"
 
 

@@ -415,6 +415,7 @@ def test_the_report_tells_programs_the_same(engine: Registry) -> None:
     assert found["speedup"] is None and (speedup is None or speedup > 0)  # no call of the whole model was timed
     assert blocks == {
         "of": 5, "compiled": 5, "kinds": 2, "calls": 5, "resident": 5, "streamed": 0, "streamed_bytes": 0,
+        "modulation": {"kept": 0, "computed": 0},
         "inexact_codes": [],
         "eager_calls": {}, "eager_codes": {},
     }  # fmt: skip

@@ -196,12 +196,12 @@ def video(seed: int = 0) -> Any:
 
 
 def flux(seed: int = 0, **config: Any) -> Any:
-    """A FluxPipeline of one double and one single block, with the VAE of `vae`. Prompts are given as embeddings."""
+    """A FluxPipeline of two double and two single blocks, with the VAE of `vae`. Prompts are given as embeddings."""
     from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
 
     decoding = vae(seed, shift_factor=0.0)
     torch.manual_seed(seed)
-    blocks = {"num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2}
+    blocks = {"num_layers": 2, "num_single_layers": 2, "attention_head_dim": 16, "num_attention_heads": 2}
     widths = {"in_channels": 16, "joint_attention_dim": 32, "pooled_projection_dim": 32, "axes_dims_rope": (4, 4, 8)}
     made = FluxTransformer2DModel(**{**blocks, **widths, "guidance_embeds": True, **config})
     pipe = FluxPipeline(
@@ -218,12 +218,12 @@ def flux(seed: int = 0, **config: Any) -> Any:
 
 
 def sd3(seed: int = 0, **config: Any) -> Any:
-    """A StableDiffusion3Pipeline of two blocks, with the VAE of `vae`. Prompts are given as embeddings."""
+    """A StableDiffusion3Pipeline of three blocks, with the VAE of `vae`. Prompts are given as embeddings."""
     from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
 
     decoding = vae(seed, shift_factor=0.0)
     torch.manual_seed(seed)
-    blocks = {"num_layers": 2, "attention_head_dim": 8, "num_attention_heads": 4, "caption_projection_dim": 32}
+    blocks = {"num_layers": 3, "attention_head_dim": 8, "num_attention_heads": 4, "caption_projection_dim": 32}
     widths = {"in_channels": 4, "out_channels": 4, "joint_attention_dim": 32, "pooled_projection_dim": 32}
     sizes = {"patch_size": 2, "sample_size": 16, "pos_embed_max_size": 24}
     made = SD3Transformer2DModel(**{**blocks, **widths, **sizes, **config})

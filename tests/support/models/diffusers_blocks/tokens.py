@@ -83,8 +83,30 @@ def _krea(sizes: Sizes, noise: Noise) -> dict[str, Any]:
     }
 
 
+def _sd3(sizes: Sizes, noise: Noise) -> dict[str, Any]:
+    return {
+        "hidden_states": noise(sizes.batch, 4, sizes.height, sizes.width),
+        "encoder_hidden_states": noise(sizes.batch, sizes.tokens, WIDTH),
+        "pooled_projections": noise(sizes.batch, 16),
+        "timestep": steps(sizes, 500.0),
+    }
+
+
+_SD3 = {
+    "sample_size": 16,
+    "pos_embed_max_size": 24,
+    "in_channels": 4,
+    "out_channels": 4,
+    "num_layers": 3,
+    "attention_head_dim": 8,
+    "num_attention_heads": 4,
+    "joint_attention_dim": WIDTH,
+    "caption_projection_dim": 32,
+    "pooled_projection_dim": 16,
+}
 CASES = (
     Case("FluxTransformer2DModel", {**_JOINT, "pooled_projection_dim": 16}, _flux, 4),
+    Case("SD3Transformer2DModel", _SD3, _sd3, 3),
     Case(
         "Flux2Transformer2DModel",
         {**_JOINT, "axes_dims_rope": (4, 4, 4, 4), "timestep_guidance_channels": 16},
