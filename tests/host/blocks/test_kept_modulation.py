@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 from support.comfyui import loaded_in_part, pages
+from support.comfyui.block_runs import NODE, blocks, compiled, distance
 from support.dit_matrix.weights import lora_of
 from support.models import dits, quantised
 
 from onegraph.compiler.blocks.modulation import Given
 from onegraph.graph_cache.store import Store
-from onegraph.host.calls import model_hook
 from onegraph.host.show import status
 from onegraph.host.weights import paged_blocks, paged_weights
 from onegraph.runtime.calls import kept_modulation
@@ -25,8 +25,6 @@ from onegraph.runtime.calls.look_ahead import LookAhead
 from onegraph.runtime.obtain import registry as registry_module
 from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-
-NODE = "7"
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +48,6 @@ def process(home: Path) -> Iterator[Registry]:
 def fresh(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Registry]:
     with process(home) as made, torch.inference_mode(), pages.simulated(monkeypatch):
         yield made
-
-
-def compiled(model: Any) -> Any:
-    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), NODE)[0]
-
-
-def blocks() -> dict[str, Any]:
-    found: dict[str, Any] = status.last_runs[NODE].to_json()["blocks"]
-    return found
-
-
-def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
 
 
 def modulation_of(model: Any) -> list[torch.nn.Module]:
@@ -351,45 +336,30 @@ def test_a_module_of_the_modulation_is_exchanged_in_mid_run(paged: Any) -> None:
     assert distance(found, dits.sample(plain, "flux", steps=3)) < 1e-5
 
 
-def test_memory_that_runs_out_in_the_modulation(paged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That block runs uncompiled, and nothing stays behind."""
+@pytest.mark.parametrize(("where", "call", "all_after"), [("results", 3, False), ("_brought", 12, True)])
+def test_memory_that_runs_out(
+    where: str, call: int, all_after: bool, paged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the modulation, that block runs uncompiled; while weights are brought, so does the rest of the run. Nothing
+    is compiled for that, and nothing stays behind."""
     model, vbar = paged
     wanted = dits.sample(model, "flux", steps=4)
-    real, calls = paged_blocks.StreamedBlocks.results, []
+    real, calls = getattr(paged_blocks.StreamedBlocks, where), []
 
-    def results(*args: Any) -> Any:
+    def failing(*args: Any) -> Any:
         calls.append(1)
-        if len(calls) == 3:
+        if len(calls) == call:
             raise torch.OutOfMemoryError("no")
         return real(*args)
 
-    monkeypatch.setattr(paged_blocks.StreamedBlocks, "results", results)
-    found = dits.sample(compiled(model), "flux", steps=4)
-    assert distance(found, wanted) < 1e-6
-    assert blocks()["eager_codes"] == {"memory_ran_out": 1}
-    assert not any(vbar.pins)
-    check(model, wanted, steps=4)
-
-
-def test_memory_that_runs_out_while_weights_are_brought(paged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of the run is uncompiled, and nothing is compiled for that."""
-    model, vbar = paged
-    wanted = dits.sample(model, "flux", steps=3)
-    real, calls = paged_blocks.StreamedBlocks._brought, []
-
-    def brought(*args: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 12:
-            raise torch.OutOfMemoryError("no")
-        return real(*args)
-
-    monkeypatch.setattr(paged_blocks.StreamedBlocks, "_brought", brought)
     compiles = registry_module.registry().counters.compiles
-    assert distance(dits.sample(compiled(model), "flux", steps=3), wanted) < 1e-6
-    assert blocks()["eager_codes"].keys() == {"memory_ran_out"}, status.last_runs[NODE].text()
+    monkeypatch.setattr(paged_blocks.StreamedBlocks, where, failing)
+    assert distance(dits.sample(compiled(model), "flux", steps=4), wanted) < 1e-6
+    codes = blocks()["eager_codes"]
+    assert codes.keys() == {"memory_ran_out"} and (codes["memory_ran_out"] > 1) == all_after, codes
     assert registry_module.registry().counters.compiles == compiles
     assert not any(vbar.pins)
-    check(model, wanted)
+    check(model, wanted, steps=4)
 
 
 def test_many_timesteps_and_runs_hold_little(paged: Any) -> None:

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 import torch
 from support.comfyui import loaded_in_part
+from support.comfyui.block_runs import NODE, compiled
 from support.dit_matrix.weights import lora_of
 from support.models import dits
 
-from onegraph.host.calls import model_hook
 from onegraph.host.show import status
 from onegraph.host.weights import low_vram_blocks
 from onegraph.runtime.obtain.registry import registry
-
-NODE = "7"
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +29,6 @@ def flux() -> Any:
     dits.sample(compiled(model), "flux")
     assert model.model.model_lowvram
     return model
-
-
-def compiled(model: Any) -> Any:
-    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), NODE)[0]
 
 
 def check(model: Any, wanted: torch.Tensor, steps: int = 2) -> dict[str, Any]:

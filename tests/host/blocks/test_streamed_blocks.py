@@ -10,34 +10,19 @@ from typing import Any
 import pytest
 import torch
 from support.comfyui import pages
+from support.comfyui.block_runs import NODE, blocks, compiled, distance
 from support.dit_matrix.weights import lora_of
 from support.models import dits, quantised
 
-from onegraph.host.calls import model_hook
 from onegraph.host.show import status
 from onegraph.host.weights import paged_blocks
 from onegraph.runtime.obtain.registry import Registry, registry
-
-NODE = "7"
 
 
 @pytest.fixture(autouse=True)
 def inference(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with torch.inference_mode(), pages.simulated(monkeypatch):
         yield
-
-
-def compiled(model: Any) -> Any:
-    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), NODE)[0]
-
-
-def blocks() -> dict[str, Any]:
-    found: dict[str, Any] = status.last_runs[NODE].to_json()["blocks"]
-    return found
-
-
-def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
 
 
 def left_alone(model: Any, vbar: pages.FakeVbar) -> bool:
