@@ -36,6 +36,7 @@ _LATER = 64  # timesteps that are looked ahead to
 _LOOKS = 4  # calls of the model in a run at which is looked ahead: its first steps, with and without a prompt
 _MOST_VALUES = 1 << 16  # of an argument that is read each step
 _ALIGNED = 256  # bytes
+_DEEPEST = 6  # containers in each other, one of which may hold itself
 _AROUND = {"wrappers", "callbacks"}  # of the options: they run around a model's call, not between its blocks
 
 # By the architecture digests of blocks, of each registry, whose graphs they are for; empty: none.
@@ -291,12 +292,12 @@ def _has_functions(options: Any) -> bool:
     """Whether options have code of others, which may run between blocks."""
     if not isinstance(options, dict):
         return options is not None
-    return any(_has_function(value) for key, value in options.items() if key not in _AROUND)
+    return any(_has_function(value, _DEEPEST) for key, value in options.items() if key not in _AROUND)
 
 
-def _has_function(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_function, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_has_function, value))
+def _has_function(value: Any, depth: int) -> bool:
+    """Whether a value has code; containers in each other are looked into, but one that is too deep may have some."""
+    if isinstance(value, dict | list | tuple):
+        items = value.values() if isinstance(value, dict) else value
+        return bool(value) and (not depth or any(_has_function(item, depth - 1) for item in items))
     return is_function(value) or (callable(value) and not isinstance(value, type))

@@ -293,6 +293,19 @@ def writing(step: int) -> Callable[[Any, Any], Any]:
     return patch
 
 
+def test_options_that_hold_themselves(paged: Any) -> None:
+    """What is in them cannot be told, so that other code may run between blocks."""
+    model, _ = paged
+    wanted = dits.sample(model, "flux", steps=3)
+    fast = compiled(model)
+    mine: dict[str, Any] = {}
+    mine["mine"] = mine
+    fast.model_options["transformer_options"]["somebodys"] = [mine]
+    for _ in range(2):
+        assert distance(dits.sample(fast, "flux", steps=3), wanted) < 1e-6
+        assert blocks()["eager_codes"] == {}, status.last_runs[NODE].text()
+
+
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_code_between_blocks_that_writes_to_what_they_see(step: int, paged: Any) -> None:
     """All blocks are given one tensor, which is read once in a step: not where somebody else's code runs in between."""
