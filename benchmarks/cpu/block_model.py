@@ -12,6 +12,7 @@ from onegraph.compiler.blocks.capture import Settings
 from onegraph.compiler.code.fingerprint import Rules
 from onegraph.compiler.process import job
 from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.runtime.calls.routing import MethodSlot, own_slot
 from onegraph.runtime.request import RequestContext
 
 OVERRIDE = "optimized_attention_override"
@@ -163,6 +164,9 @@ class Client:
 
     def skeleton(self, run: Any, name: str, block: torch.nn.Module, guard: Any) -> torch.nn.Module:
         return block
+
+    def slots(self, block: torch.nn.Module) -> list[MethodSlot]:
+        return [own_slot(block)]
 
     def requested(self, request: Any) -> None: ...
 
