@@ -74,7 +74,7 @@ class Manifest(Strict):
         cuda_graphs: whether its calls may be captured as CUDA graphs, which was tried when it was compiled.
         outputs: how many tensors it returns.
         code: the functions that the graph stands for; None where its backend rebuilt it from another graph's program.
-        call_rules: of a block's graph: which calls it serves, see `compiler.blocks.signature`. None: a whole module's.
+        call_rules: of a block's graph: which calls it serves, see `signature.call_rules`. None: a whole module's.
         compile_seconds: wall time of capture, compile and trial load.
         created: ISO 8601 time in UTC.
         made_by: version of the pack.

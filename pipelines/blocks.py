@@ -14,7 +14,6 @@ from ..common import reasons
 from ..common.errors import in_brief
 from ..common.reasons import Reason
 from ..common.shapes import Refused
-from ..compiler.blocks.attention import Attention
 from ..compiler.code.fingerprint import Rules
 from ..compiler.process.progress import Progress
 from ..runtime.calls.dispatch import count_eager
@@ -24,6 +23,7 @@ from ..runtime.calls.weight_source import WeightSource
 from ..runtime.guards.module_guard import ModuleGuard
 from ..runtime.obtain.registry import registry
 from ..runtime.request import Request, RequestContext
+from ..signature.call_rules import Attention
 from . import adapters, callers, library_weights, module_facts, offloading
 from .component import Component
 from .run import PipeRun, state_of

@@ -15,12 +15,12 @@ from ..common import reasons
 from ..common.shapes import Refused, ShapeRange
 from ..compiler import export
 from ..compiler.blocks.kind import KindCalls
-from ..compiler.blocks.signature import BlockSignature
 from ..compiler.composite_weights import NONE, Composites
 from ..compiler.process.job import Client
 from ..compiler.process.progress import Progress
 from ..graph_cache.key import GraphKey
 from ..graph_cache.model_hash import ModelSource
+from ..signature.call_rules import CallRules
 from . import admission
 from .family import PREFIX, Ranged
 
@@ -93,7 +93,7 @@ class Request:
         """Inputs of some call. `signature`: of a block's graph, which alone tells what that takes."""
         if signature is None:
             return export.example_inputs(self.shapes, self.example_sizes, self.device)
-        return tuple(BlockSignature.from_json(signature, self.packages).trial_inputs(self.device))
+        return tuple(CallRules.from_json(signature, self.packages).trial_inputs(self.device))
 
     def without_module(self) -> Request:
         """The request as a compile needs it, which must not keep a model alive."""

@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -132,11 +133,9 @@ def walks(rounds: int) -> dict[str, Any]:
     with registry.using(restarted(home)), torch.inference_mode():
         note("UNet, first step after a restart", walked(lambda: host.sample(fast, steps=1)))
         host.sample(fast, steps=3)  # compared with eager, the first times
-        two, five = (walked(lambda: host.sample(fast, steps=n)) for n in (2, 5))
-        milliseconds = fastest(lambda: host.sample(fast, steps=5), rounds) - fastest(
-            lambda: host.sample(fast, steps=2), rounds
-        )
-        more = five.less(two)
+        two, five = partial(host.sample, fast, steps=2), partial(host.sample, fast, steps=5)
+        milliseconds = fastest(five, rounds) - fastest(two, rounds)
+        more = walked(five).less(walked(two))
         step = Walk(more.frames // 3, more.files, Counter({one: -(-n // 3) for one, n in more.climbs.items()}))
         note("UNet, one step", step, milliseconds / 3)
         for _ in range(3):

@@ -21,19 +21,18 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
 
 from ...backends import OPERATIONS
-from . import call_tree
-from .call_tree import OPTIONS, Form, NumberForm, UnknownArgumentError, flatten, leaf_forms, rebuild
-from .functions import Function, fold
-from .option_reads import RecordedOptions
+from ...signature import call_tree
+from ...signature.call_tree import OPTIONS, Form, NumberForm, UnknownArgumentError, flatten, leaf_forms, rebuild
+from ...signature.functions import Function, fold
+from ...signature.option_reads import RecordedOptions
 
 log = logging.getLogger("onegraph.compiler")
 
-Attention: TypeAlias = Literal["captured", "called"]  # as part of the graph, or as an operation that calls a function
 
 _SCHEMA = "attend(Tensor(a!)[] tensors, str function, str call, SymInt[] numbers, SymInt[] shape) -> Tensor"
 _PLAIN = (bool, int, float, str)

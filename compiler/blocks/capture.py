@@ -11,18 +11,18 @@ import torch
 
 from ...common.errors import CaptureError, in_brief
 from ...common.torch_private import assume, contiguous_where_asked, memory_of
-from . import attention, call_tree
-from .attention import Attention
-from .call_tree import Form, Leaf, NumberForm, UnknownArgumentError, flatten, leaf_forms
+from ...signature import call_tree
+from ...signature.call_rules import Alias, Attention, CallRules
+from ...signature.call_tree import Form, Leaf, NumberForm, UnknownArgumentError, flatten, leaf_forms
+from ...signature.functions import CalledFunctions, Result
+from ...signature.option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
+from ...signature.parameters import called
+from ...signature.size_rules import SizeRules, Sizes, sizes_of
+from . import attention
 from .captured_sizes import examples, has_ones, ranges, rule_of, same_symbols, slices
 from .example_choice import with_examples
-from .functions import CalledFunctions, Result
-from .option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 from .overlap import apart
 from .own_state import own_writes
-from .parameters import called
-from .signature import Alias, BlockSignature
-from .size_rules import SizeRules, Sizes, sizes_of
 
 Watching = Callable[[], contextlib.AbstractContextManager[None]]
 _PATCHES: Mapping[str, Any] = {"patches": {}}  # so that each patch that a block asks for is seen by its own name
@@ -85,7 +85,7 @@ class CapturedBlock:
     """
 
     program: torch.export.ExportedProgram
-    signature: BlockSignature
+    signature: CallRules
     module: torch.nn.Module
     served: Sequence[Sequence[tuple[int, ...]]]
 
@@ -96,7 +96,7 @@ class CapturedBlock:
 
 
 class BlockToCapture(torch.nn.Module):
-    """A block as a function of tensors: see `BlockSignature` for what it takes and gives.
+    """A block as a function of tensors: see `CallRules` for what it takes and gives.
 
     Attributes:
         seen: what calls show of the block, and no part of the module that is captured.
@@ -311,7 +311,7 @@ def _captured(
     if seen.changed != seen.mutated:
         raise CaptureError("The block changes other arguments each time it is called; it runs eager instead.")
     assert seen.results is not None
-    signature = BlockSignature(
+    signature = CallRules(
         calls.form,
         sizes.within(ranges(program, sizes)),
         seen.options,
@@ -333,6 +333,6 @@ def _called_functions(calls: BlockCalls, sizes: SizeRules) -> CalledFunctions:
     return CalledFunctions.infer(sizes, calls.results)
 
 
-def fits(signature: BlockSignature, leaves: Sequence[Leaf]) -> bool:
+def fits(signature: CallRules, leaves: Sequence[Leaf]) -> bool:
     """Tell whether a call of the right form has sizes that a graph serves."""
     return signature.sizes.fits(sizes_of(leaves))

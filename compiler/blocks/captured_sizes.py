@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ...common.torch_private import expression, in_example
-from .call_tree import Form, NumberForm, leaf_forms
-from .size_rules import MOST, Rule, SizeRules
+from ...signature.call_tree import Form, NumberForm, leaf_forms
+from ...signature.size_rules import MOST, Rule, SizeRules
 
 _ASSERTION = "aten._assert_scalar.default"
 _SLICES = {torch.ops.aten.slice.Tensor: 1, torch.ops.aten.slice_scatter.default: 2}  # and where their dimension stands

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from .size_rules import SizeRules, Sizes
+from ...signature.size_rules import SizeRules, Sizes
 
 _MOST_EXAMPLES = 4
 _MOST_TRIED = 8  # values of a symbol, and records, that examples are mixed of

@@ -11,18 +11,19 @@ from typing import Any
 import torch
 
 from ...common.errors import CaptureError, TooSmallError
+from ...signature import call_tree
+from ...signature.call_rules import Attention
+from ...signature.call_tree import JSON, Form, NumberForm
+from ...signature.modulation import given_in
+from ...signature.size_one_dims import SizeOneDims
+from ...signature.size_rules import Sizes
 from ..code.fingerprint import Rules
-from . import call_tree, outer_call
-from .attention import Attention
-from .call_tree import JSON, Form, NumberForm
+from . import outer_call
 from .capture import BlockCalls, CapturedBlock, Settings, Watching, capture_block
-from .modulation import given_in
 from .other_sizes import Frames
 from .outer_call import OuterCall
 from .records import recording
 from .repeated import repeated_blocks
-from .size_one_dims import SizeOneDims
-from .size_rules import Sizes
 
 log = logging.getLogger("onegraph.compiler")
 

@@ -16,9 +16,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-from . import call_tree, other_sizes
-from .call_tree import JSON, OPTIONS, Form, TensorForm, flatten, leaf_forms
-from .parameters import as_call, options_of, parameters_of
+from ...signature import call_tree
+from ...signature.call_tree import JSON, OPTIONS, Form, TensorForm, flatten, leaf_forms
+from ...signature.parameters import as_call, options_of, parameters_of
+from . import other_sizes
 from .records import Mark, Recording
 
 log = logging.getLogger("onegraph.compiler")

@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ...signature import functions as functions_called
+from ...signature.call_tree import Form, UnknownArgumentError, flatten, functions_in, functions_of, rebuild
+from ...signature.functions import Result
+from ...signature.modulation import GIVEN, watching
+from ...signature.parameters import called as call_block
+from ...signature.parameters import options_of, parameters_of
+from ...signature.size_rules import Sizes, sizes_of
 from ..code.fingerprint import Rules
-from . import functions as functions_called
-from .call_tree import Form, UnknownArgumentError, flatten, functions_in, functions_of, rebuild
-from .functions import Result
-from .modulation import GIVEN, watching
-from .parameters import called as call_block
-from .parameters import options_of, parameters_of
 from .repeated import entries_of, structures
-from .size_rules import Sizes, sizes_of
 
 Mark: TypeAlias = tuple[int, ...]  # the number of records of each kind
 

@@ -22,11 +22,11 @@ from ...common.outputs import is_finite, tensors_of
 from ...common.tensor_meta import TensorMeta
 from ...common.zeros import zeros
 from ...graph_cache.manifest import CodeRecord
+from ...signature.call_rules import CallRules
 from .. import export, skeleton
 from ..blocks import attention
 from ..blocks.capture import Settings
 from ..blocks.kind import KindCalls, capture_kind
-from ..blocks.signature import BlockSignature
 from ..code import code_record
 from .job import Checked, Client, Done, Job, Message, Stage
 
@@ -49,7 +49,7 @@ class _Built:
     weights: Mapping[str, torch.Tensor]
     used: frozenset[str] = frozenset()
     code: CodeRecord | None = None
-    signature: BlockSignature | None = None
+    signature: CallRules | None = None
 
 
 def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
@@ -94,10 +94,10 @@ def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
     return Done(**vars(checked), cuda_graphs=capturable)
 
 
-def _trial_inputs(job: Job, signature: BlockSignature | None, device: torch.device) -> Inputs:
+def _trial_inputs(job: Job, signature: CallRules | None, device: torch.device) -> Inputs:
     """A call of the graph."""
     if signature is None and job.block is not None:
-        signature = BlockSignature.from_json(job.block["signature"], job.block["packages"])
+        signature = CallRules.from_json(job.block["signature"], job.block["packages"])
     if signature is not None:
         return tuple(signature.trial_inputs(device))
     return export.example_inputs(job.shapes, job.example_sizes, device)
@@ -144,7 +144,7 @@ def _stand_ins(job: Job, client: Any) -> contextlib.AbstractContextManager[Any]:
 
 def _captured(
     job: Job, client: Any, module: torch.nn.Module, device: torch.device, seen: set[CodeType]
-) -> tuple[torch.export.ExportedProgram, BlockSignature | None, torch.nn.Module, Sequence[Sequence[Sequence[int]]]]:
+) -> tuple[torch.export.ExportedProgram, CallRules | None, torch.nn.Module, Sequence[Sequence[Sequence[int]]]]:
     """Capture the module for all calls that the job names; the graph, what holds the weights by its names, and shapes
     of its inputs in some of these calls.
 

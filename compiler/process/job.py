@@ -150,7 +150,7 @@ class Compiled:
         code: the functions that it was captured from; None where it was rebuilt from another graph.
         cuda_graphs: whether its calls may be captured.
         outputs: how many tensors it returns.
-        signature: of a block's graph, `BlockSignature.to_json`.
+        signature: of a block's graph, `CallRules.to_json`.
         stages: seconds by stage; empty where the worker ended before it was done.
     """
 

@@ -16,7 +16,6 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.shapes import Refused
-from ...compiler.blocks.attention import Attention
 from ...compiler.blocks.repeated import entries_of, repeated_blocks
 from ...compiler.code.fingerprint import Rules
 from ...compiler.process.progress import Progress
@@ -29,6 +28,7 @@ from ...runtime.guards.guard_cache import GuardCache
 from ...runtime.guards.module_guard import ModuleGuard
 from ...runtime.obtain.registry import registry
 from ...runtime.request import Request, RequestContext
+from ...signature.call_rules import Attention
 from ..capture.attention import ChosenAttention, compared
 from ..comfyui import contract
 from ..families.family import Family

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from ...compiler.blocks.attention import Attention, StandIn
+from ...compiler.blocks.attention import StandIn
+from ...signature.call_rules import Attention
 from ..comfyui import contract
 from ..families.family import attention as torch_attention
 

@@ -14,15 +14,15 @@ from ...common.errors import in_brief
 from ...common.outputs import Output, output_of, tensors_of
 from ...common.reasons import Reason
 from ...common.shapes import Refused
-from ...compiler.blocks import attention, call_tree, matching
-from ...compiler.blocks.attention import Attention
-from ...compiler.blocks.call_tree import Form, Leaf, NumberForm, leaf_forms
-from ...compiler.blocks.functions import Function, folding, reaches
-from ...compiler.blocks.modulation import given_in
-from ...compiler.blocks.parameters import called
-from ...compiler.blocks.signature import BlockSignature
-from ...compiler.blocks.size_one_dims import SizeOneDims, differing_size_one_dims
-from ...compiler.blocks.size_rules import Sizes, sizes_of
+from ...compiler.blocks import attention
+from ...signature import call_tree, matching
+from ...signature.call_rules import Attention, CallRules
+from ...signature.call_tree import Form, Leaf, NumberForm, leaf_forms
+from ...signature.functions import Function, folding, reaches
+from ...signature.modulation import given_in
+from ...signature.parameters import called
+from ...signature.size_one_dims import SizeOneDims, differing_size_one_dims
+from ...signature.size_rules import Sizes, sizes_of
 from ..counters import Counters
 from ..graphs.binding import Held
 from ..graphs.first_use import ChangingEager, QuantisingEager
@@ -119,7 +119,7 @@ class KindGraph:
         self._seen: list[Seen] = []
         if self.graph is not None:
             try:
-                self.signature = BlockSignature.from_json(self.graph.entry.manifest.call_rules, packages)
+                self.signature = CallRules.from_json(self.graph.entry.manifest.call_rules, packages)
                 if self.signature.arguments != form:
                     self.refusal = reasons.OtherKey("form of the arguments")
                 elif attends == "captured" != self.signature.attention:

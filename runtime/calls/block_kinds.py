@@ -16,13 +16,13 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.shapes import Refused
-from ...compiler.blocks.attention import Attention
-from ...compiler.blocks.call_tree import Leaf, UnknownArgumentError, flatten, to_json, watched
 from ...compiler.blocks.kind import KindCalls
 from ...compiler.blocks.outer_call import OuterCall, plain_options
-from ...compiler.blocks.parameters import options_of
-from ...compiler.blocks.size_one_dims import SizeOneDims
-from ...compiler.blocks.size_rules import Sizes, sizes_of
+from ...signature.call_rules import Attention
+from ...signature.call_tree import Leaf, UnknownArgumentError, flatten, to_json, watched
+from ...signature.parameters import options_of
+from ...signature.size_one_dims import SizeOneDims
+from ...signature.size_rules import Sizes, sizes_of
 from ..graphs.loaded_graph import LoadedGraph
 from ..obtain.registry import registry
 from ..request import Request

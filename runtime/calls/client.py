@@ -9,9 +9,9 @@ import torch
 
 from ...common.reasons import Reason
 from ...common.shapes import Refused
-from ...compiler.blocks.attention import Attention
 from ...compiler.code.fingerprint import Rules
 from ...compiler.process.progress import Progress
+from ...signature.call_rules import Attention
 from ..guards.module_guard import ModuleGuard
 from ..request import Request, RequestContext, WhenMissing
 from .routing import MethodSlot

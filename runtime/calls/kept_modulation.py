@@ -2,7 +2,7 @@
 before needs none of its weights, a third of some models.
 
 Kept by the bits of what the module saw, as long as its weights are what they were, in system memory; the block itself
-runs by a graph that takes the results as arguments (`compiler/blocks/modulation.py`). A result is the module's own,
+runs by a graph that takes the results as arguments (`signature/modulation.py`). A result is the module's own,
 computed as uncompiled, to the bit. All blocks of a step see one tensor, which is read once: in a run's first step, and
 where other code runs between blocks, for each of them, since that may write to it.
 """
@@ -20,10 +20,10 @@ import torch
 from ...common import reasons
 from ...common.reasons import Reason
 from ...common.shapes import Refused
-from ...compiler.blocks.attention import Attention
-from ...compiler.blocks.call_tree import OPTIONS, Form, UnknownArgumentError, flatten, is_function, rebuild
-from ...compiler.blocks.modulation import GIVEN, Given, watching
-from ...compiler.blocks.parameters import parameters_of
+from ...signature.call_rules import Attention
+from ...signature.call_tree import OPTIONS, Form, UnknownArgumentError, flatten, is_function, rebuild
+from ...signature.modulation import GIVEN, Given, watching
+from ...signature.parameters import parameters_of
 from ..obtain.registry import Registry, registry
 from .client import Client
 from .look_ahead import LookAhead

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ...compiler.blocks.call_tree import UnknownArgumentError, flatten, functions_in, rebuild
-from ...compiler.blocks.parameters import as_call, options_of, parameters_of
+from ...signature.call_tree import UnknownArgumentError, flatten, functions_in, rebuild
+from ...signature.parameters import as_call, options_of, parameters_of
 from .routing import answered_by
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from ...common.torch_guards import TensorLooks
-from ...compiler.blocks.size_one_dims import SizeOneDims
+from ...signature.size_one_dims import SizeOneDims
 
 _ADDRESS = torch.Tensor.data_ptr
 _MOST_PLACES = 64  # addresses of calls of one look

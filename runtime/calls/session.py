@@ -18,10 +18,10 @@ from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.shapes import Refused
 from ...common.torch_private import hook_tables, is_compiled_by_torch
-from ...compiler.blocks.attention import Attention
-from ...compiler.blocks.call_tree import OPTIONS
-from ...compiler.blocks.parameters import options_of, parameters_of
 from ...compiler.blocks.repeated import repeated_blocks
+from ...signature.call_rules import Attention
+from ...signature.call_tree import OPTIONS
+from ...signature.parameters import options_of, parameters_of
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..guards import ambient_modes, code_guard
 from ..guards.guard_cache import GuardCache

@@ -10,11 +10,11 @@ from support.models.dits import seeded
 
 from onegraph.backends.inductor import settings
 from onegraph.compiler.blocks import capture
-from onegraph.compiler.blocks.call_tree import flatten
 from onegraph.compiler.blocks.capture import BlockCalls, CapturedBlock
-from onegraph.compiler.blocks.parameters import parameters_of
-from onegraph.compiler.blocks.size_rules import sizes_of
 from onegraph.host.capture import rewrites
+from onegraph.signature.call_tree import flatten
+from onegraph.signature.parameters import parameters_of
+from onegraph.signature.size_rules import sizes_of
 
 CPU = torch.device("cpu")
 

@@ -13,8 +13,8 @@ from support.models import dits
 from onegraph.compiler.blocks.outer_call import OuterCall, repeat
 from onegraph.compiler.blocks.records import recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
-from onegraph.compiler.blocks.size_rules import SizeRules
 from onegraph.compiler.code.fingerprint import Rules
+from onegraph.signature.size_rules import SizeRules
 
 _tensor, _WAN = dits._tensor, dits._WAN
 

@@ -16,7 +16,6 @@ from support.comfyui.block_runs import NODE, blocks, compiled, distance
 from support.dit_matrix.weights import lora_of
 from support.models import dits, quantised
 
-from onegraph.compiler.blocks.modulation import Given
 from onegraph.graph_cache.store import Store
 from onegraph.host.show import status
 from onegraph.host.weights import paged_blocks, paged_weights
@@ -25,6 +24,7 @@ from onegraph.runtime.calls.look_ahead import LookAhead
 from onegraph.runtime.obtain import registry as registry_module
 from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
+from onegraph.signature.modulation import Given
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from support.comfyui import pages
 from support.models import dits, quantised, quantised_report
 
 from onegraph.common import reasons
-from onegraph.compiler.blocks import call_tree
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.graph_cache.store import Store
 from onegraph.host.calls import model_hook
@@ -29,6 +28,7 @@ from onegraph.runtime.guards.module_guard import ModuleGuard
 from onegraph.runtime.obtain import registry
 from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
+from onegraph.signature import call_tree
 
 NODE = "7"
 SERVED = [*quantised.FORMATS]

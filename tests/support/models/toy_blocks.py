@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from onegraph.common.reasons import Reason
-from onegraph.compiler.blocks.attention import Attention
 from onegraph.compiler.blocks.capture import Settings
 from onegraph.compiler.blocks.repeated import entries_of
 from onegraph.compiler.code.fingerprint import Rules
@@ -18,6 +17,7 @@ from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.runtime.calls.routing import MethodSlot, own_slot
 from onegraph.runtime.request import Request, RequestContext, WhenMissing
+from onegraph.signature.call_rules import Attention
 
 
 @dataclass

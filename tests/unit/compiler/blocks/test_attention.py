@@ -13,9 +13,9 @@ import torch
 from onegraph.common.errors import CaptureError
 from onegraph.compiler.blocks import attention
 from onegraph.compiler.blocks.attention import Call, OtherResultError, StandIn, Zeros, attending
-from onegraph.compiler.blocks.call_tree import flatten
 from onegraph.compiler.blocks.capture import BlockCalls, CapturedBlock, Settings, capture_block
-from onegraph.compiler.blocks.signature import BlockSignature
+from onegraph.signature.call_rules import CallRules
+from onegraph.signature.call_tree import flatten
 
 PACKAGES = (__name__.partition(".")[0],)
 OPTIONS = {"block_index": 3, "patches": {}}
@@ -86,7 +86,7 @@ def test_functions_are_called_as_by_the_block_itself(block: Block, monkeypatch: 
     assert graph.signature.attention == "called"
     assert graph.signature.options.absent == graph.signature.options.present == graph.signature.options.values == ()
     again = json.loads(json.dumps(graph.signature.to_json()))
-    assert BlockSignature.from_json(again, PACKAGES) == graph.signature
+    assert CallRules.from_json(again, PACKAGES) == graph.signature
     seen: list[Any] = []
 
     def override(q: Any, k: Any, v: Any, heads: int, transformer_options: Any) -> Any:
@@ -176,7 +176,7 @@ def _returned(*args: Any) -> Any:
 
 
 def _form(*args: Any) -> Any:
-    from onegraph.compiler.blocks.call_tree import to_json
+    from onegraph.signature.call_tree import to_json
 
     return to_json(flatten((args, {}))[0])
 

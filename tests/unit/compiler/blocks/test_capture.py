@@ -13,15 +13,15 @@ import torch
 from support.models import toy_blocks, toy_writers
 
 from onegraph.common.errors import CaptureError
-from onegraph.compiler.blocks.call_tree import flatten, rebuild
 from onegraph.compiler.blocks.capture import BlockCalls, CapturedBlock, Settings, capture_block, fits
-from onegraph.compiler.blocks.matching import matcher
-from onegraph.compiler.blocks.parameters import as_call, parameters_of
 from onegraph.compiler.blocks.records import Kind, Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
-from onegraph.compiler.blocks.signature import BlockSignature
-from onegraph.compiler.blocks.size_rules import MOST
 from onegraph.compiler.code.fingerprint import Rules
+from onegraph.signature.call_rules import CallRules
+from onegraph.signature.call_tree import flatten, rebuild
+from onegraph.signature.matching import matcher
+from onegraph.signature.parameters import as_call, parameters_of
+from onegraph.signature.size_rules import MOST
 
 PACKAGES = ("support",)
 SEEN = [(2, 6, 10, 7), (1, 4, 7, 3), (3, 9, 5, 12), (2, 11, 8, 4)]  # batch, height, width, tokens
@@ -163,15 +163,15 @@ def test_signatures_there_and_back() -> None:
     assert double.options.absent == (("optimized_attention_override",), ("patches", "attn1_patch"))
     assert single.options.absent == (("heads",),)
     for signature in (double, single):
-        assert BlockSignature.from_json(json.loads(json.dumps(signature.to_json())), PACKAGES) == signature
+        assert CallRules.from_json(json.loads(json.dumps(signature.to_json())), PACKAGES) == signature
         for name in signature.to_json():
             broken = signature.to_json()
             del broken[name]
             with pytest.raises(ValueError, match="no signature"):
-                BlockSignature.from_json(broken, PACKAGES)
+                CallRules.from_json(broken, PACKAGES)
         for name, value in (("mutated", [99]), ("aliases", []), ("aliases", [99] * len(signature.aliases))):
             with pytest.raises(ValueError, match="no signature"):
-                BlockSignature.from_json({**signature.to_json(), name: value}, PACKAGES)
+                CallRules.from_json({**signature.to_json(), name: value}, PACKAGES)
 
 
 def test_calls_that_a_graph_does_not_serve() -> None:
@@ -384,7 +384,7 @@ class Counting(toy_blocks.Single):
 def test_whole_numbers_that_follow_from_sizes_are_results() -> None:
     block, graph = captured_of(Counting)
     data = json.loads(json.dumps(graph.signature.to_json()))
-    signature = BlockSignature.from_json(data, PACKAGES)
+    signature = CallRules.from_json(data, PACKAGES)
     assert signature == graph.signature
     module = graph.program.module()
     for batch, tokens in ((1, 1), (1, 9), (4, 2)):
@@ -396,7 +396,7 @@ def test_whole_numbers_that_follow_from_sizes_are_results() -> None:
         assert torch.allclose(found[0], wanted[0][0], atol=1e-6)
     for aliases in ([None, 0, None, ["fixed", 16], ["product", 0, 0, 1]], [*data["aliases"][:-1], ["symbol", 0, 7]]):
         with pytest.raises(ValueError, match="no signature"):
-            BlockSignature.from_json({**data, "aliases": aliases}, PACKAGES)
+            CallRules.from_json({**data, "aliases": aliases}, PACKAGES)
 
 
 class NormedHeads(torch.nn.Module):

@@ -17,7 +17,7 @@ from onegraph.compiler.blocks.other_sizes import Batches
 from onegraph.compiler.blocks.outer_call import OuterCall, repeat
 from onegraph.compiler.blocks.records import Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
-from onegraph.compiler.blocks.size_one_dims import SizeOneDims
+from onegraph.signature.size_one_dims import SizeOneDims
 
 CPU = torch.device("cpu")
 CALL = (2, 6, 10, 7)  # batch, height, width, tokens

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from onegraph.compiler.blocks.call_tree import flatten
-from onegraph.compiler.blocks.matching import finisher, matcher, of_form, structured
+from onegraph.signature.call_tree import flatten
+from onegraph.signature.matching import finisher, matcher, of_form, structured
 
 OWN = (__name__.partition(".")[0],)
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from onegraph.compiler.blocks import call_tree
-from onegraph.compiler.blocks.call_tree import UnknownArgumentError, flatten, functions_of, rebuild
-from onegraph.compiler.blocks.functions import CalledFunctions, fold, folding, noting, reaches
-from onegraph.compiler.blocks.matching import structured
-from onegraph.compiler.blocks.size_rules import SizeRules
+from onegraph.signature import call_tree
+from onegraph.signature.call_tree import UnknownArgumentError, flatten, functions_of, rebuild
+from onegraph.signature.functions import CalledFunctions, fold, folding, noting, reaches
+from onegraph.signature.matching import structured
+from onegraph.signature.size_rules import SizeRules
 
 RECORDS = [((2, 5, 8), (3,)), ((3, 7, 8), (4,)), ((1, 11, 8), (6,))]  # a tensor and a whole number
 RULES = SizeRules.infer(RECORDS)

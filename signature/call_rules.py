@@ -1,28 +1,29 @@
-"""The signature of a block graph: all that a call is checked with, and how the graph's results become the block's."""
+"""The call rules of a graph: all that a call is checked with, and how the graph's results become the module's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from . import call_tree
-from .attention import Attention
 from .call_tree import Form, NumberForm, functions_in, leaf_forms
 from .functions import CalledFunctions
 from .matching import finisher
 from .option_reads import OptionGuards
 from .size_rules import Rule, SizeRules, Sizes
 
+# How a call attends: its graph has torch's attention in it, or calls a function of the user's choice.
+Attention: TypeAlias = Literal["captured", "called"]
 # What a leaf of the results is: a leaf of the arguments by its number, a whole number that follows from sizes; None:
 # what the graph returns.
 Alias: TypeAlias = "int | Rule | None"
 
 
 @dataclass(frozen=True)
-class BlockSignature:
+class CallRules:
     """Which calls of a block one graph serves, and what it takes and gives.
 
     The graph takes every tensor of the arguments in their order, and an empty tensor `[number, 0]` for each whole
@@ -126,7 +127,7 @@ class BlockSignature:
         }
 
     @classmethod
-    def from_json(cls, data: Any, packages: Sequence[str] = ()) -> BlockSignature:
+    def from_json(cls, data: Any, packages: Sequence[str] = ()) -> CallRules:
         """Read what `to_json` made.
 
         Args:
@@ -152,7 +153,7 @@ class BlockSignature:
                 if isinstance(one, Rule):
                     one.value(ones)
         except (KeyError, TypeError, IndexError) as error:
-            raise ValueError(f"no signature of a block: {error}") from error
+            raise ValueError(f"no call rules: {error}") from error
         leaves = leaf_forms(signature.arguments)
         tensors = {number for number, one in enumerate(leaves) if not isinstance(one, NumberForm)}
         counts = [1 if isinstance(one, NumberForm) else one.dims for one in leaves]
@@ -165,7 +166,7 @@ class BlockSignature:
             != [isinstance(one, NumberForm) for one in leaf_forms(signature.results)]
             or {number for number, _ in signature.functions.calls} - {*range(functions_in(signature.arguments))}
         ):
-            raise ValueError("no signature of a block: its parts do not belong together")
+            raise ValueError("no call rules: its parts do not belong together")
         return signature
 
 

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onegraph.compiler.blocks import call_tree
-from onegraph.compiler.blocks.call_tree import (
+from onegraph.signature import call_tree
+from onegraph.signature.call_tree import (
     NumberForm,
     TensorForm,
     UnknownArgumentError,
@@ -24,8 +24,8 @@ from onegraph.compiler.blocks.call_tree import (
     rebuild,
     to_json,
 )
-from onegraph.compiler.blocks.matching import matcher
-from onegraph.compiler.blocks.parameters import Parameters, as_call, method_of, options_of, parameters_of
+from onegraph.signature.matching import matcher
+from onegraph.signature.parameters import Parameters, as_call, method_of, options_of, parameters_of
 
 OWN = (__name__.partition(".")[0],)
 

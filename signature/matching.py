@@ -69,7 +69,7 @@ def matcher(form: Form) -> Callable[[Any], list[Leaf] | None]:
 def finisher(
     form: Form, aliases: Sequence[int | Rule | None], mutated: Sequence[int], symbols: Sequence[LeafDim] = ()
 ) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]:
-    """Return `BlockSignature.finish` of a signature with such results."""
+    """Return `CallRules.finish` of a signature with such results."""
     return _Building().finisher(form, aliases, mutated, symbols)
 
 

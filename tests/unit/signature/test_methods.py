@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from onegraph.compiler.blocks import call_tree
-from onegraph.compiler.blocks.call_tree import UnknownArgumentError, flatten, functions_of, rebuild
-from onegraph.compiler.blocks.matching import structured
+from onegraph.signature import call_tree
+from onegraph.signature.call_tree import UnknownArgumentError, flatten, functions_of, rebuild
+from onegraph.signature.matching import structured
 
 PACKAGES = (__name__.partition(".")[0],)
 

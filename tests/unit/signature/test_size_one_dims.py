@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onegraph.compiler.blocks.size_one_dims import SizeOneDims, differing_size_one_dims
-from onegraph.compiler.blocks.size_rules import SizeRules
+from onegraph.signature.size_one_dims import SizeOneDims, differing_size_one_dims
+from onegraph.signature.size_rules import SizeRules
 
 Sizes = tuple[tuple[int, ...], ...]
 TENSORS = (0, 1, 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onegraph.compiler.blocks.option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
+from onegraph.signature.option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 
 
 def block(options: Any) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from onegraph.compiler.blocks.call_tree import UnknownArgumentError, flatten, from_json, to_json
-from onegraph.compiler.blocks.modulation import GIVEN, Given, given_in, given_in_json, watching
-from onegraph.compiler.blocks.parameters import as_call, called, parameters_of
+from onegraph.signature.call_tree import UnknownArgumentError, flatten, from_json, to_json
+from onegraph.signature.modulation import GIVEN, Given, given_in, given_in_json, watching
+from onegraph.signature.parameters import as_call, called, parameters_of
 
 _PACKAGES = (__name__.partition(".")[0],)
 
