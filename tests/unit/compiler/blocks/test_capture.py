@@ -167,10 +167,10 @@ def test_signatures_there_and_back() -> None:
         for name in signature.to_json():
             broken = signature.to_json()
             del broken[name]
-            with pytest.raises(ValueError, match="no signature"):
+            with pytest.raises(ValueError, match="no call rules"):
                 CallRules.from_json(broken, PACKAGES)
         for name, value in (("mutated", [99]), ("aliases", []), ("aliases", [99] * len(signature.aliases))):
-            with pytest.raises(ValueError, match="no signature"):
+            with pytest.raises(ValueError, match="no call rules"):
                 CallRules.from_json({**signature.to_json(), name: value}, PACKAGES)
 
 
@@ -395,7 +395,7 @@ def test_whole_numbers_that_follow_from_sizes_are_results() -> None:
         wanted = block(leaves[0], toy_blocks.Modulation(*leaves[1:]), transformer_options={})
         assert torch.allclose(found[0], wanted[0][0], atol=1e-6)
     for aliases in ([None, 0, None, ["fixed", 16], ["product", 0, 0, 1]], [*data["aliases"][:-1], ["symbol", 0, 7]]):
-        with pytest.raises(ValueError, match="no signature"):
+        with pytest.raises(ValueError, match="no call rules"):
             CallRules.from_json({**data, "aliases": aliases}, PACKAGES)
 
 
