@@ -12,7 +12,7 @@ import torch
 
 from ..common.outputs import Output
 from ..common.reasons import Reason
-from ..common.shapes import ShapeRange
+from ..signature.declared import ShapeRange
 from .cuda_graphs import CudaGraphs
 from .worker_pool import WorkerPool
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ..common.errors import CaptureError, in_brief
-from ..common.shapes import Dim, ShapeRange, following
+from ..signature.declared import Dim, ShapeRange
+from ..signature.rule import Rule
 
 
 def example_inputs(
@@ -29,52 +30,37 @@ def example_inputs(
             wanted = 2 * dim.multiple
         return wanted
 
-    sizes = {dim.name: size(dim.name) for dim in shapes.dims}
+    lengths = shapes.shapes({dim.name: size(dim.name) for dim in shapes.dims})
     return tuple(
-        torch.zeros(shapes.lengths(spec, sizes), dtype=getattr(torch, spec.dtype), device=device)
-        for spec in shapes.inputs
+        torch.zeros(shape, dtype=getattr(torch, spec.dtype), device=device)
+        for shape, spec in zip(lengths, shapes.inputs, strict=True)
     )
-
-
-def served_shapes(shapes: ShapeRange) -> list[list[list[int]]]:
-    """Return the inputs' shapes in some calls inside the range, in which dimensions differ from each other."""
-    calls = []
-    for number in range(3):
-        sizes = {}
-        for place, dim in enumerate(shapes.dims):
-            steps = (dim.high - dim.low) // dim.multiple
-            sizes[dim.name] = dim.low + dim.multiple * min(steps, 1 + number + 3 * place)
-        calls.append([shapes.lengths(spec, sizes) for spec in shapes.inputs])
-    return calls
 
 
 def dynamic_shapes(shapes: ShapeRange) -> list[dict[int, Any]]:
     """Return the range as torch.export takes it: per input, dimension index -> (multiple of a) named Dim."""
-    ranges = {dim.name: dim for dim in shapes.dims if not dim.exact}
     named: dict[str, Any] = {}
-    return [
-        {
-            number: _exported(expression, ranges[following(expression).name], named)
-            for number, expression in enumerate(spec.dims)
-            if isinstance(expression, str) and following(expression).name in ranges
-        }
-        for spec in shapes.inputs
-    ]
+    dimensions: list[dict[int, Any]] = [{} for _ in shapes.inputs]
+    for (leaf, number), rule in shapes.rules.rules.items():
+        dim = shapes.dims[rule.symbols[0]] if rule.symbols else None
+        if dim is not None and not dim.exact:
+            dimensions[leaf][number] = _exported(rule, dim, named)
+    return dimensions
 
 
-def _exported(expression: str, dim: Dim, named: dict[str, Any]) -> Any:
-    """Return a dimension as torch.export takes it.
+def _exported(rule: Rule, dim: Dim, named: dict[str, Any]) -> Any:
+    """Return what follows from a dimension as torch.export takes it.
 
     It knows multiples of a dimension. A fraction that is none of the dimension's unit is one of its own to it.
 
     Args:
         named: the named Dims so far, to which others are added.
     """
-    rule = following(expression)
-    units, rest = divmod(dim.multiple * rule.times, rule.over)
+    over = rule.number if rule.kind == "fraction" else 1
+    units, rest = divmod(dim.multiple * (rule.number if rule.kind == "multiple" else 1), over)
     name, low, high = dim.name, dim.low // dim.multiple, dim.high // dim.multiple
     if rest:
-        units, name, low, high = 1, f"{dim.name}_{rule.over}", rule(dim.low), rule(dim.high)
+        units, name, low, high = 1, f"{dim.name}_{over}", -(-dim.low // over), -(-dim.high // over)
     if name not in named:
         named[name] = torch.export.Dim(name, min=low, max=high)
     return named[name] if units == 1 else units * named[name]

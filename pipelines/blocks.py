@@ -13,7 +13,7 @@ from typing_extensions import override
 from ..common import reasons
 from ..common.errors import in_brief
 from ..common.reasons import Reason
-from ..common.shapes import Refused
+from ..common.refused import Refused
 from ..compiler.code.fingerprint import Rules
 from ..compiler.process.progress import Progress
 from ..runtime.calls.dispatch import count_eager

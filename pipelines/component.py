@@ -17,7 +17,7 @@ import torch
 
 from ..common import reasons
 from ..common.outputs import Output, is_finite, tensors_of
-from ..common.shapes import Refused
+from ..common.refused import Refused
 from ..compiler.process.progress import Progress
 from ..graph_cache.model_hash import ModelSource
 from ..runtime.calls import component

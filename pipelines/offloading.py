@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..common.shapes import Refused
+from ..common.refused import Refused
 from ..runtime.calls.routing import MethodSlot, own_slot
 from ..runtime.calls.weight_source import Brought
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 from ..common import reasons
 from ..common.errors import in_brief
 from ..common.reasons import Reason
-from ..common.shapes import Refused
+from ..common.refused import Refused
 from ..runtime.calls.run import Run
 from ..runtime.guards.guard_cache import GuardCache
 from ..runtime.guards.module_guard import ModuleGuard
@@ -81,7 +81,7 @@ class PipeRun(Run):
             return self.refusal
         version, facts = self._read(module, self.guard)
         if version != self.version or facts is not self.facts:
-            self.version, self.bound, self.requests = version, set(), {}
+            self.version, self.bound, self.requests = version, set(), []
             self.facts = facts
             assert self.family is not None
             self.structure = facts.refusal or self.guard.patched or self.family.refusal(module)

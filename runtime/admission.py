@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import torch
 
 from ..common import memory, reasons
-from ..common.shapes import Refused, ShapeRange
+from ..common.refused import Refused
 from ..compiler.process.supervisor import limit_seconds
+from ..signature.declared import ShapeRange
 
 CONTEXT_BYTES = int(1.1 * 2**30)  # of one process: 0.6 GiB for the context alone, 1.1 with cuBLAS and cuDNN
 CAPTURED_TWICE = 2  # a captured call keeps its activations from the direct one

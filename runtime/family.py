@@ -17,7 +17,8 @@ import torch
 from ..common import reasons
 from ..common.outputs import Output
 from ..common.reasons import Reason
-from ..common.shapes import Dim, Refused, ShapeRange, TensorSpec
+from ..common.refused import Refused
+from ..signature.declared import Dim, ShapeRange, TensorSpec
 
 Shapes = Literal["any size", "exact"]
 Tensors = Mapping[str, torch.Tensor]  # a graph's inputs by name, in their order
@@ -67,13 +68,11 @@ class Ranged:
 
     Attributes:
         sizes: of the call at hand, by axis.
-        pixels: of an image per unit of the axes height and width, for reasons.
     """
 
     shapes: ShapeRange
     label: str
     sizes: Mapping[str, int]
-    pixels: int = 0
 
 
 @dataclass(frozen=True)
@@ -164,11 +163,11 @@ class Family:
         sizes = {axis.name: size_of[axis.name] for axis in axes}
         sides = {axis.name: sizes[axis.name] * axis.pixels for axis in axes if axis.pixels}
         if shapes == "exact":
-            dims = [Dim(axis.name, sizes[axis.name], sizes[axis.name]) for axis in axes]
+            dims = [Dim(axis.name, sizes[axis.name], sizes[axis.name], pixels=axis.pixels) for axis in axes]
             words = [f"{sides['width']}x{sides['height']}"] if sides else []
             label = " ".join([*words, *(axis.text.format(sizes[axis.name]) for axis in axes if axis.text)])
         else:
-            dims = [Dim(axis.name, axis.low, axis.high, axis.step) for axis in axes]
+            dims = [Dim(axis.name, axis.low, axis.high, axis.step, axis.pixels) for axis in axes]
         specs = [
             TensorSpec(
                 one.name,
@@ -179,8 +178,7 @@ class Family:
             )
             for one in inputs
         ]
-        pixels = next((axis.pixels for axis in axes if axis.pixels), 0)
-        return Ranged(ShapeRange(tuple(dims), tuple(specs)), label, sizes, pixels)
+        return Ranged(ShapeRange(tuple(dims), tuple(specs)), label, sizes)
 
 
 class ModuleCall(torch.nn.Module):

@@ -12,7 +12,7 @@ import torch
 
 from ..backends import Backend, rebuilder
 from ..common import reasons
-from ..common.shapes import Refused, ShapeRange
+from ..common.refused import Refused
 from ..compiler import export
 from ..compiler.blocks.kind import KindCalls
 from ..compiler.composite_weights import NONE, Composites
@@ -21,6 +21,7 @@ from ..compiler.process.progress import Progress
 from ..graph_cache.key import GraphKey
 from ..graph_cache.model_hash import ModelSource
 from ..signature.call_rules import CallRules
+from ..signature.declared import ShapeRange
 from . import admission
 from .family import PREFIX, Ranged
 
@@ -48,7 +49,6 @@ class Request:
         idle: tells whether the host has nothing to do. None: it cannot tell, so no compile waits for that.
         busy: tells whether the host computes or is about to. A background compile for a GPU is stopped meanwhile: it
             slows a run that launches kernels by 40 % (SDXL eager on an H200), whatever its priority.
-        pixels: of an image per unit of the inputs' height and width, for reasons.
         packages: of a block: whose objects its arguments are taken apart by. The shape range says nothing then.
         calls: of a block: what its graph is compiled for. None: the graph is only looked up.
         model: that a block belongs to, which the compiling process calls at other sizes.
@@ -74,7 +74,6 @@ class Request:
     watch: Callable[[Progress | None], None] | None = None
     idle: Callable[[], bool] | None = None
     busy: Callable[[], bool] | None = None
-    pixels: int = 0
     packages: tuple[str, ...] = ()
     calls: KindCalls | None = None
     model: torch.nn.Module | None = None
@@ -148,7 +147,6 @@ def make_request(
         backend=backend,
         device=like.device,
         example_sizes=ranged.sizes,
-        pixels=ranged.pixels,
         client=context.client,
         neighbours=context.neighbours,
         export_shapes=widest if rebuilder(backend) is not None else None,

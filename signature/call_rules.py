@@ -13,7 +13,8 @@ from .call_tree import Form, NumberForm, functions_in, leaf_forms
 from .functions import CalledFunctions
 from .matching import finisher
 from .option_reads import OptionGuards
-from .size_rules import Rule, SizeRules, Sizes
+from .rule import Rule
+from .size_rules import SizeRules, Sizes
 
 # How a call attends: its graph has torch's attention in it, or calls a function of the user's choice.
 Attention: TypeAlias = Literal["captured", "called"]

@@ -19,7 +19,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from .call_tree import OPTIONS, UnknownArgumentError, flatten
-from .size_rules import Rule, SizeRules, Sizes
+from .rule import Rule
+from .size_rules import SizeRules, Sizes
 
 _DEEPEST = 3  # containers and functions in each other that are looked into
 

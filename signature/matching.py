@@ -28,7 +28,8 @@ from .call_tree import (
     leaf_forms,
 )
 from .methods import methods_of
-from .size_rules import LeafDim, Rule, sizes_of
+from .rule import LeafDim, Rule
+from .size_rules import sizes_of
 
 _BRACKETS = {"list": ("[", "]"), "tuple": ("(", ",)")}
 

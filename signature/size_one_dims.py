@@ -10,7 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from .size_rules import LeafDim, SizeRules, Sizes
+from .rule import LeafDim
+from .size_rules import SizeRules, Sizes
 
 
 @dataclass(frozen=True)

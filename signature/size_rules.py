@@ -8,16 +8,17 @@ calls it asks `fits` first.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
+from .rule import LeafDim, Rule
+
+if TYPE_CHECKING:
+    import torch
 
 MOST = 1 << 18  # the largest size that a graph is made for
-_MOST_FACTORS = 3
 _MOST_TRIED = 1 << 24  # elements of all tensors of a call that a graph is tried with
 _SAMPLES = 5
 _ENOUGH = 1 << 21  # elements of all tensors of a call that a graph is judged by: 680 tokens of 3072 channels
@@ -25,61 +26,11 @@ _UNCUT = 16  # up to here a size is that of a batch, of parts or of a few tokens
 _PRIMES = (3, 29, 7, 53, 13, 37, 5, 19, 71, 11, 43)  # no sums and products of one another
 
 Sizes: TypeAlias = Sequence[tuple[int, ...]]  # of each leaf: a tensor's shape, or a whole number alone
-LeafDim: TypeAlias = tuple[int, int]  # leaf, dimension
-RuleKind: TypeAlias = Literal["fixed", "symbol", "multiple", "offset", "sum", "product"]
 
 
 def sizes_of(leaves: Sequence[torch.Tensor | int]) -> tuple[tuple[int, ...], ...]:
     """Return the sizes of a call's leaves."""
-    return tuple(leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How a size is known.
-
-    Attributes:
-        number: the fixed size, the factor or what is added; 0 where there is none.
-        symbols: by their numbers.
-    """
-
-    kind: RuleKind
-    number: int = 0
-    symbols: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, column: Sequence[int], columns: Sequence[Sequence[int]]) -> Rule | None:
-        """Return the simplest rule by which a size follows from symbols in all records, or None."""
-        return _rule(tuple(column), [*map(tuple, columns)])
-
-    def value(self, values: Sequence[int]) -> int:
-        """Return the size for the symbols' values; symbolic ones give a symbolic size."""
-        operands = [values[one] for one in self.symbols]
-        match self.kind:
-            case "fixed":
-                return self.number
-            case "symbol":
-                return operands[0]
-            case "multiple":
-                return self.number * operands[0]
-            case "offset":
-                return self.number + operands[0]
-            case "sum":
-                return operands[0] + operands[1]
-            case "product":
-                return math.prod(operands)
-
-    def to_json(self) -> list[Any]:
-        """Return everything, JSON-ready."""
-        return [self.kind, self.number, *self.symbols]
-
-    @classmethod
-    def from_json(cls, data: Any) -> Rule:
-        """Read what `to_json` made. Raises TypeError or ValueError: it is something else."""
-        kind, number, *symbols = data
-        if kind not in get_args(RuleKind):
-            raise ValueError(f"no rule of a size: {data!r}")
-        return cls(kind, int(number), tuple(map(int, symbols)))
+    return tuple(leaf.shape if hasattr(leaf, "shape") else (leaf,) for leaf in leaves)
 
 
 @dataclass(frozen=True)
@@ -92,6 +43,7 @@ class SizeRules:
         ranges: of each symbol, both ends included.
         example: the symbols' values in one of the records; code may rely on more than the rules say. Empty: unknown.
         bounds: pairs of symbols, the first of which is at most the second: ends of slices.
+        steps: of which each symbol is a multiple, where a family declares that; empty: inferred rules have none.
     """
 
     symbols: tuple[LeafDim, ...]
@@ -99,6 +51,7 @@ class SizeRules:
     ranges: tuple[tuple[int, int], ...] = field(default=())
     example: tuple[int, ...] = ()
     bounds: tuple[tuple[int, int], ...] = ()
+    steps: tuple[int, ...] = ()
 
     @classmethod
     def infer(cls, records: Sequence[Sizes], served: Sequence[Sizes] = ()) -> SizeRules:
@@ -120,16 +73,16 @@ class SizeRules:
         }
         symbols: list[LeafDim] = []
         for place, column in columns.items():
-            if _rule(column, [columns[one] for one in symbols]) is None:
+            if Rule.of(column, [columns[one] for one in symbols]) is None:
                 symbols.append(place)
         for place in tuple(symbols):  # those that follow from later ones, as tokens from the sides of an image
             fewer = [one for one in symbols if one != place]
             symbol_columns = [columns[one] for one in fewer]
-            if all(_rule(column, symbol_columns) is not None for column in columns.values()):
+            if all(Rule.of(column, symbol_columns) is not None for column in columns.values()):
                 symbols = fewer
         symbol_columns = [columns[one] for one in symbols]
         rules = {
-            place: rule for place, column in columns.items() if (rule := _rule(column, symbol_columns)) is not None
+            place: rule for place, column in columns.items() if (rule := Rule.of(column, symbol_columns)) is not None
         }
 
         def telling(record: Sizes) -> tuple[bool, int, int]:
@@ -160,15 +113,17 @@ class SizeRules:
         def of_kept(values: Sequence[Any]) -> tuple[Any, ...]:
             return tuple(values[number] for number in kept[: len(values)])
 
-        return SizeRules(
-            of_kept(self.symbols),
-            {
+        bounds = [(number_of[a], number_of[b]) for a, b in self.bounds]
+        return replace(
+            self,
+            symbols=of_kept(self.symbols),
+            rules={
                 place: replace(rule, symbols=tuple(number_of[one] for one in rule.symbols))
                 for place, rule in self.rules.items()
             },
-            of_kept(self.ranges),
-            of_kept(self.example) if self.example else (),
-            tuple(dict.fromkeys((number_of[a], number_of[b]) for a, b in self.bounds if number_of[a] != number_of[b])),
+            ranges=of_kept(self.ranges),
+            example=of_kept(self.example) if self.example else (),
+            bounds=tuple(dict.fromkeys((a, b) for a, b in bounds if a != b)),
         )
 
     def varies(self, leaf: int, dim: int) -> bool:
@@ -179,7 +134,8 @@ class SizeRules:
         """Tell whether a call's sizes are such as the rules say. The call is of the recorded form."""
         values = [sizes[leaf][dim] for leaf, dim in self.symbols]
         in_range = all(low <= value <= high for value, (low, high) in zip(values, self.ranges, strict=True))
-        return in_range and self.holds(sizes)
+        in_steps = not any(value % step for value, step in zip(values, self.steps, strict=False))
+        return in_range and in_steps and self.holds(sizes)
 
     def holds(self, sizes: Sizes) -> bool:
         """Tell whether a call's sizes follow from one another as in the records, in the graph's ranges or not.
@@ -199,13 +155,10 @@ class SizeRules:
         """
         samples: list[Sizes] = []
         for start in range(_SAMPLES):
-            values = [
-                min(max(low, _PRIMES[(start + number) % len(_PRIMES)]), high)
-                for number, (low, high) in enumerate(self.ranges)
-            ]
+            values = self._near([_PRIMES[(start + number) % len(_PRIMES)] for number in range(len(self.ranges))])
             for lower, upper in self.bounds:
                 values[lower] = min(values[lower], values[upper])
-            shapes = self._shapes(values)
+            shapes = self.shapes(values)
             sizes = tuple(shapes.get(leaf, ()) for leaf in range(leaves))
             if self.fits(sizes):
                 samples.append(sizes)
@@ -224,16 +177,23 @@ class SizeRules:
             if sum(map(math.prod, recorded.values())) <= _MOST_TRIED:
                 return recorded
         for least in (2, 4, 8, 16, 64, 256, 1024):
-            shapes = self._shapes([min(max(low, least), high) for low, high in self.ranges])
+            shapes = self.shapes(self._near([least] * len(self.ranges)))
             if all(size >= 0 for shape in shapes.values() for size in shape):
                 return shapes
         raise ValueError("no sizes fit the rules")
 
     def recorded_sizes(self) -> dict[int, tuple[int, ...]]:
         """Return the sizes of each leaf that has any, by its number, in the example."""
-        return self._shapes(self.example)
+        return self.shapes(self.example)
 
-    def _shapes(self, values: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    def _near(self, steps: Sequence[int]) -> list[int]:
+        """The symbols' values that are so many steps, or the nearest in their ranges."""
+        each = self.steps or (1,) * len(self.ranges)
+        near = zip(steps, each, self.ranges, strict=True)
+        return [min(max(low, many * step), high) for many, step, (low, high) in near]
+
+    def shapes(self, values: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Return the sizes of each leaf that has any, by its number, for the symbols' values."""
         shapes: dict[int, tuple[int, ...]] = {}
         for (leaf, _), rule in self.rules.items():
             shapes[leaf] = (*shapes.get(leaf, ()), rule.value(values))
@@ -255,7 +215,7 @@ class SizeRules:
         most = min(_elements(sizes) // 4, _ENOUGH)
         for share in (4, 8, 16, 32, 64) if most > _ENOUGH // 64 else ():
             cut = [max(value // share, min(value, _UNCUT)) for value in values]
-            shapes = self._shapes([max(low, one) for one, (low, _) in zip(cut, self.ranges, strict=True)])
+            shapes = self.shapes([max(low, one) for one, (low, _) in zip(cut, self.ranges, strict=True)])
             smaller = tuple(shapes.get(leaf, ()) for leaf in range(len(sizes)))
             within = all(0 < a <= b for pair in zip(smaller, sizes, strict=True) for a, b in zip(*pair, strict=True))
             if within and self.fits(smaller) and _elements(smaller) < _elements(part or sizes):
@@ -302,34 +262,3 @@ class SizeRules:
 
 def _elements(sizes: Sizes) -> int:
     return sum(map(math.prod, sizes))
-
-
-def _rule(column: tuple[int, ...], columns: Sequence[tuple[int, ...]]) -> Rule | None:
-    return _fixed(column) or _following(column, columns)
-
-
-def _fixed(column: tuple[int, ...]) -> Rule | None:
-    return Rule("fixed", column[0]) if len(set(column)) == 1 else None
-
-
-def _following(column: tuple[int, ...], columns: Sequence[tuple[int, ...]]) -> Rule | None:
-    """How a column follows from the symbols' columns, the simplest way first."""
-    numbers = range(len(columns))
-    for one in numbers:
-        if columns[one] == column:
-            return Rule("symbol", symbols=(one,))
-    for one in numbers:
-        pairs = [*zip(column, columns[one], strict=True)]
-        if len({size - base for size, base in pairs}) == 1:
-            return Rule("offset", column[0] - columns[one][0], (one,))
-        factor, rest = divmod(column[0], columns[one][0]) if columns[one][0] else (0, 1)
-        if not rest and factor > 1 and all(size == factor * base for size, base in pairs):
-            return Rule("multiple", factor, (one,))
-    for a, b in itertools.combinations(numbers, 2):
-        if all(size == columns[a][n] + columns[b][n] for n, size in enumerate(column)):
-            return Rule("sum", 0, (a, b))
-    for count in range(2, _MOST_FACTORS + 1):
-        for some in itertools.combinations(numbers, count):
-            if all(size == math.prod(columns[one][n] for one in some) for n, size in enumerate(column)):
-                return Rule("product", 0, some)
-    return None

@@ -15,7 +15,7 @@ Facts that this package rests on, each covered by a test:
   is set: every other checkpoint would run with the first one's bias.
 * `aoti_load_package` probes the CPU's vector ISA by compiling test programs (up to 60 s in a fresh process); the
   loader class does not, but skips the package's target check, so the target is part of our key instead.
-* Neither inputs nor constants are checked, and constants are bare addresses: see `ShapeRange.admits` and
+* Neither inputs nor constants are checked, and constants are bare addresses: see `ShapeRange.refusal` and
   `runtime.graphs.binding`.
 """
 

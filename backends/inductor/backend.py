@@ -14,8 +14,8 @@ import torch
 
 from ...common import container, memory, reasons
 from ...common.errors import CompileError, LoadError, in_brief
-from ...common.shapes import ShapeRange
 from ...common.torch_private import OLDEST_TORCH, require, version
+from ...signature.declared import ShapeRange
 from ..base import AVAILABLE, Availability
 from ..worker_pool import WorkerPool
 from . import partition, runner, settings, sharing

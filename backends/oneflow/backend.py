@@ -13,7 +13,7 @@ import torch
 
 from ...common.errors import CompileError, LoadError
 from ...common.memory import available_bytes
-from ...common.shapes import ShapeRange
+from ...signature.declared import ShapeRange
 from ..base import Availability
 from ..inductor import settings
 from ..worker_pool import WorkerPool

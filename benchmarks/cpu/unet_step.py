@@ -46,7 +46,7 @@ def main() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from onegraph.common.shapes import Refused
+    from onegraph.common.refused import Refused
     from onegraph.graph_cache.store import Store
     from onegraph.host.calls import model_hook as hook
     from onegraph.host.calls.run import start_run

@@ -31,7 +31,7 @@ def _start_libraries(bench: Bench) -> float:
 
 def _restore(component: Component, name: str) -> dict[str, Any]:
     """Time finding, checking, loading and binding a cached graph, and its first call; the model has not run yet."""
-    from onegraph.common.shapes import Refused
+    from onegraph.common.refused import Refused
 
     compile_ = component.compiles[name]
     synchronize()

@@ -71,7 +71,7 @@ class Compile:
 
         def run() -> None:
             from onegraph.common.reasons import CompileFailed
-            from onegraph.common.shapes import Refused
+            from onegraph.common.refused import Refused
 
             try:
                 self.graph = self.engine.obtain(self.request, "wait", watch)

@@ -176,7 +176,7 @@ class Component(ABC):
 
     def call(self, name: str, given: list[Any], call: Call) -> Callable[[], Any]:
         """A compiled call as the pack makes it: with its check that every weight still is where it was."""
-        from onegraph.common.shapes import Refused
+        from onegraph.common.refused import Refused
 
         compile_, sizes = self.compiles[name], self.sizes(call)
 

@@ -9,7 +9,8 @@ import torch
 
 from ...common.torch_private import expression, in_example
 from ...signature.call_tree import Form, NumberForm, leaf_forms
-from ...signature.size_rules import MOST, Rule, SizeRules
+from ...signature.rule import Rule
+from ...signature.size_rules import MOST, SizeRules
 
 _ASSERTION = "aten._assert_scalar.default"
 _SLICES = {torch.ops.aten.slice.Tensor: 1, torch.ops.aten.slice_scatter.default: 2}  # and where their dimension stands

@@ -159,7 +159,8 @@ def _captured(
     wrapped: torch.nn.Module = client.wrap(job.component, module, [spec.name for spec in job.export_shapes.inputs])
     with watching():
         program = export.capture(wrapped, job.export_shapes, job.example_sizes, device)
-    return program, None, wrapped, export.served_shapes(job.export_shapes)
+    served = job.export_shapes.rules.samples(len(job.export_shapes.inputs))
+    return program, None, wrapped, served
 
 
 def _prepared(client: Client) -> Any:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.errors import Cause
-from ...common.shapes import JSON, ShapeRange
 from ...common.tensor_meta import TensorMeta
+from ...signature.declared import ShapeRange
 
 if TYPE_CHECKING:
     from ...graph_cache.entry import Entry
     from ...graph_cache.manifest import CodeRecord
 
+JSON = dict[str, Any]
 JOB_FILE = "job.json"
 SKELETON_FILE = "skeleton.bin"
 LOG_FILE = "compile.log"

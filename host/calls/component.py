@@ -14,7 +14,7 @@ import torch
 from ...backends import rebuilder
 from ...common import memory
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...compiler.process import ready_workers
 from ...compiler.process.progress import Progress
 from ...graph_cache.model_hash import ModelSource

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from ...common import reasons
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...compiler.blocks.repeated import repeated_blocks
 from ...graph_cache.model_hash import ModelSource
 from ...runtime.calls import backend_choice

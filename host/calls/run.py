@@ -13,7 +13,7 @@ from typing_extensions import override
 from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...common.torch_private import every_modules_hooks, hook_tables
 from ...runtime.calls.run import Run
 from ...runtime.calls.session import BlockRun
@@ -73,7 +73,7 @@ class HostRun(Run):
         if version != self.version:
             self.refusal = self._page_anew(module, version)
         if (epoch, version) != (self.epoch, self.version):
-            self.epoch, self.version, self.bound, self.requests = epoch, version, set(), {}
+            self.epoch, self.version, self.bound, self.requests = epoch, version, set(), []
         return self.refusal or self._refusal(module, self.guard)
 
     @override

@@ -14,7 +14,7 @@ import torch
 
 from ...common import reasons
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...runtime.calls import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, Tensors, by_name
 from ..comfyui.contract import Use

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...common import reasons
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...runtime.family import Input
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)

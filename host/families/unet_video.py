@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ...common import reasons
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...runtime.calls import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, Tensors, by_name, dtype_of, plain
 from ..comfyui.contract import Use, uses

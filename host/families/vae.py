@@ -14,7 +14,7 @@ import torch
 
 from ...common import reasons
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...runtime.family import Arguments, Axis, Input, Tensors
 from ..comfyui.contract import Use, uses
 from ..comfyui.prompt_size import FIRST, Size

@@ -148,7 +148,7 @@ def _blocks(patcher: Any, module: Any, backend: str, source: Any) -> Iterator[Fi
 
 def _judge(component: str, request: Any) -> Finding:
     from ...common.reasons import Reason
-    from ...common.shapes import Refused
+    from ...common.refused import Refused
     from ...graph_cache.lookup import Hit, Miss
     from ...runtime.guards import code_guard
     from ...runtime.obtain.registry import registry

@@ -19,7 +19,6 @@ import torch
 
 from ... import backends
 from ...common.reasons import NoGraph, Reason
-from ...common.shapes import ShapeRange
 from ...graph_cache.disk import report
 from ...graph_cache.disk.listing import Listed
 from ...graph_cache.disk.marks import Model
@@ -32,6 +31,7 @@ from ...graph_cache.sources import transport
 from ...graph_cache.sources.source import Taken
 from ...runtime.obtain.registry import registry
 from ...runtime.request import PREFIX, Request
+from ...signature.declared import ShapeRange
 from ..capture import compile_client
 from ..comfyui.garbage import no_collection
 

@@ -18,7 +18,7 @@ import torch
 
 from ...common import reasons
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...common.torch_private import Tables, set_tables, tables
 from ...runtime.calls.weight_source import Brought
 from . import ggml

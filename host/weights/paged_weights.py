@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from ...common import reasons
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...common.torch_guards import TensorLooks
 from ...common.torch_private import Tables, copy_all, set_tables, tables
 from ...compiler.composite_weights import PLAIN

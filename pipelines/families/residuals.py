@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...common import reasons
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...runtime.family import Input
 from .family import Tensors, noise, plain
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...common import reasons
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...runtime.family import Arguments, Axis, Input
 from .family import Family, Tensors, noise, own_forward
 from .unet import side_of

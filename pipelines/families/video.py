@@ -10,7 +10,7 @@ import torch
 
 from ...common import reasons
 from ...common.outputs import Output
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...runtime.calls import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, by_name
 from . import vae

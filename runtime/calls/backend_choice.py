@@ -8,7 +8,7 @@ import torch
 
 from ... import backends
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ..obtain.registry import registry
 from ..request import Request
 

@@ -13,7 +13,7 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.outputs import Output, output_of, tensors_of
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...compiler.blocks import attention
 from ...signature import call_tree, matching
 from ...signature.call_rules import Attention, CallRules
@@ -27,9 +27,7 @@ from ..counters import Counters
 from ..graphs.binding import Held
 from ..graphs.first_use import ChangingEager, QuantisingEager
 from ..graphs.loaded_graph import Changed, LoadedGraph, Result
-from .seen_calls import Seen, plain
-
-_MOST_SEEN = 8  # looks of calls that are remembered
+from .seen_calls import MOST_SEEN, Seen, plain
 
 
 class Matched(NamedTuple):
@@ -165,7 +163,7 @@ class KindGraph:
                 outside_rules = not rules.holds(by_leaf)
             elsewhere = next((one.device for one in tensors if one.device != graph.device), None)
         seen = Seen.of(tensors, numbers, sizes, elsewhere, ones, outside_rules)
-        self._seen = [seen, *self._seen[: _MOST_SEEN - 1]]
+        self._seen = [seen, *self._seen[: MOST_SEEN - 1]]
         return seen
 
     def samples(self) -> list[Sizes]:

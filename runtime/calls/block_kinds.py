@@ -15,7 +15,7 @@ import torch
 from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...compiler.blocks.kind import KindCalls
 from ...compiler.blocks.outer_call import OuterCall, plain_options
 from ...signature.call_rules import Attention

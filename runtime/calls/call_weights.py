@@ -9,7 +9,7 @@ import torch
 
 from ...common import reasons
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from .run import Run
 from .weight_source import Brought, Most, WeightSource
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...compiler.code.fingerprint import Rules
 from ...compiler.process.progress import Progress
 from ...signature.call_rules import Attention

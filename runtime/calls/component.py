@@ -12,7 +12,8 @@ from ...backends import Backend, ServesBlocks
 from ...common import reasons
 from ...common.outputs import Output
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
+from ...common.torch_guards import TensorLooks
 from ...compiler.process.progress import Progress
 from ..family import Family, Shapes, Tensors
 from ..graphs.first_use import QuantisingEager
@@ -21,6 +22,7 @@ from ..request import Request, RequestContext, WhenMissing, make_request
 from . import backend_choice
 from .dispatch import Call, Dispatcher
 from .run import Run
+from .seen_calls import MOST_SEEN
 
 # Which sizes a graph is to serve, or why there is to be none, given whether the backend has graphs for any size.
 ShapePolicy = Callable[[bool], Shapes | Reason]
@@ -95,11 +97,11 @@ class Component:
             module: that runs; a graph is compiled for the run's skeleton of it.
             backend: its name, or `auto`.
         """
-        key = tuple((name, tuple(t.shape), t.dtype, t.device) for name, t in inputs.items())
-        cached = run.requests.get(key)
-        if cached is not None:
-            return cached
-        main = next(iter(inputs.values()))
+        names, tensors = tuple(inputs), [*inputs.values()]
+        for known, looks, request in run.requests:
+            if known == names and looks.same_as(*tensors):
+                return request
+        main = tensors[0]
         widest, exact = (self.family.ranged(module, inputs, shapes) for shapes in ("any size", "exact"))
 
         def build(candidate: Backend) -> Request | Refused:
@@ -111,10 +113,10 @@ class Component:
                 return Refused(reasons.BackendCannotServe(candidate.name, "quantised weights"))
             skeleton = run.skeleton(module)
             architecture = run.guard.architecture(skeleton)
-            chosen = widest if shapes == "any size" else exact
-            return make_request(self.context(module), skeleton, architecture, candidate, chosen, widest.shapes, main)
+            ranged = widest if shapes == "any size" else exact
+            return make_request(self.context(module), skeleton, architecture, candidate, ranged, widest.shapes, main)
 
-        request = backend_choice.choose(backend, main.device, build)
-        if isinstance(request, Request):
-            run.requests[key] = request
-        return request
+        chosen = backend_choice.choose(backend, main.device, build)
+        if isinstance(chosen, Request):
+            run.requests[:] = [(names, TensorLooks(tensors), chosen), *run.requests[: MOST_SEEN - 1]]
+        return chosen

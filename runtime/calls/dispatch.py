@@ -7,7 +7,6 @@ finding or compiling the graph, splitting batches, binding, counting, reporting,
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import time
@@ -22,18 +21,18 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.outputs import Output, mapped
 from ...common.reasons import Reason
-from ...common.shapes import Refused, TensorCall
+from ...common.refused import Refused
 from ...compiler.process.progress import Progress
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..guards import ambient_modes
 from ..obtain.registry import registry
 from ..request import Request, WhenMissing
 from .run import Run
+from .seen_calls import MOST_SEEN, Seen, plain
 
 log = logging.getLogger("onegraph.runtime")
 
 MOST_EXACT = 8  # exact compiles per architecture and process, so that changing sizes cannot compile without end
-_PIXEL_DIMS = ("height", "width")
 
 
 @dataclass(frozen=True)
@@ -153,14 +152,17 @@ class Dispatcher:
             ready = self._ready(run, call, chunk, unchanged is None)
             if isinstance(ready, Refused | Changed):
                 return ready
-            graph, sizes = ready
+            graph, seen = ready
             still = None if unchanged is None else functools.partial(_still, graph, unchanged)
-            first, inputs = graph.fresh, tuple(_plain(t) for t in chunk)
+            first, inputs = graph.fresh, tuple(chunk)
+            if not seen.memory_of(inputs, ()).as_expected:
+                inputs = tuple(map(plain, inputs))
+            assert seen.sizes is not None  # it was admitted
             with run.weights(call.request.module) as module:
                 if isinstance(module, Refused):
                     return module
                 counters = registry().counters
-                result = graph.call(module, inputs, sizes, call.eager, counters, run.held, unchanged=still)
+                result = graph.call(module, inputs, seen.sizes, call.eager, counters, run.held, unchanged=still)
             if isinstance(result, Changed):
                 return result
             if isinstance(result, Refused):
@@ -182,16 +184,15 @@ class Dispatcher:
 
     def _ready(
         self, run: Run, call: Call, inputs: list[torch.Tensor], checked: bool
-    ) -> tuple[LoadedGraph, Any] | Refused | Changed:
-        """The graph that may serve these inputs now, with their sizes. `checked`: whether the module just was."""
+    ) -> tuple[LoadedGraph, Seen] | Refused | Changed:
+        """The graph that may serve these inputs now, and what they are like. `checked`: whether the module just was."""
         request = call.request
         around = ambient_modes.refusal(request.module, inputs)  # first: autocast changes inputs' dtypes, too
         if around is not None:
             return Refused(around)
-        calls = [TensorCall(tuple(t.shape), str(t.dtype).removeprefix("torch."), str(t.device)) for t in inputs]
-        admitted = request.shapes.admits(calls, str(request.device))
-        if isinstance(admitted, Refused):
-            return Refused(reasons.NotAdmitted(_in_pixels(admitted.reason, request.pixels), request.label))
+        seen = _seen(run, request, inputs)
+        if isinstance(seen, Refused):
+            return seen
         if request.key.digest in run.refused:
             return Refused(run.refused[request.key.digest])
         graph = registry().loaded(request.key, request.device)
@@ -208,7 +209,7 @@ class Dispatcher:
         if id(graph) not in run.bound:
             graph.start_run(request.module, run.weights_version)
         run.bound.add(id(graph))
-        return graph, admitted.sizes
+        return graph, seen
 
     def _obtain(self, run: Run, request: Request, when_missing: WhenMissing) -> LoadedGraph | Refused:
         digest = request.key.digest
@@ -254,15 +255,18 @@ def _report(run: Run, request: Request, graph: LoadedGraph, first_s: float | Non
         report.restore_s = first_s - run.filling_s
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Contiguous, aligned and with its values in memory, as compiled code expects (it checks none of these)."""
-    tensor = tensor.resolve_neg().contiguous()
-    return tensor.clone() if tensor.data_ptr() % 16 else tensor
+def _seen(run: Run, request: Request, inputs: Sequence[torch.Tensor]) -> Seen | Refused:
+    """What inputs of a request's graph are like, as it is known from earlier ones; or why the graph does not take them.
 
-
-def _in_pixels(reason: Reason, pixels: int) -> Reason:
-    """Heights and widths are in units of some pixels inside; users think in pixels."""
-    sized = isinstance(reason, reasons.OutOfRange | reasons.OtherSize | reasons.NotAMultiple)
-    if sized and reason.dim in _PIXEL_DIMS:  # type: ignore[attr-defined]
-        return dataclasses.replace(reason, unit=pixels)  # type: ignore[call-arg]
-    return reason
+    Most of a run's calls look alike.
+    """
+    known = run.seen.setdefault(request.key.digest, [])
+    for seen in known:
+        if seen.looks.same_as(*inputs):
+            return seen
+    refusal = request.shapes.refusal(inputs, request.device)
+    if refusal is not None:
+        return Refused(reasons.NotAdmitted(refusal, request.label))
+    seen = Seen.of(inputs, [], request.shapes.sizes(inputs))
+    known[:] = [seen, *known[: MOST_SEEN - 1]]
+    return seen

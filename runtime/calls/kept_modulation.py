@@ -19,7 +19,7 @@ import torch
 
 from ...common import reasons
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...signature.call_rules import Attention
 from ...signature.call_tree import OPTIONS, Form, UnknownArgumentError, flatten, is_function, rebuild
 from ...signature.modulation import GIVEN, Given, watching

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from ...common import container
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...compiler.process.progress import Progress
 from ..graphs.loaded_graph import LoadedGraph
 from ..obtain.compiles import OnProgress

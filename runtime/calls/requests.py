@@ -10,9 +10,10 @@ import torch
 
 from ...backends import Backend, ServesBlocks
 from ...common import reasons
-from ...common.shapes import Refused, ShapeRange
+from ...common.refused import Refused
 from ...compiler.blocks.repeated import repeated_blocks
 from ...graph_cache.key import GraphKey
+from ...signature.declared import ShapeRange
 from ...signature.modulation import Given, given_in_json
 from ..guards.guard_cache import GuardCache
 from ..obtain.registry import registry

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
+from ...common.torch_guards import TensorLooks
 from ..graphs.binding import Held
 from ..guards.module_guard import ModuleGuard
 from ..request import Request
 from .run_report import RunReport
+from .seen_calls import Seen
 from .weight_source import WeightSource
 
 
@@ -28,7 +30,8 @@ class Run:
         served: whether a graph served the last call.
         refused: by key digest, why there is no graph in this run.
         bound: ids of the graphs that were bound in this run.
-        requests: by what a request depends on, until something changes.
+        requests: with what the inputs of their calls are named and look like, until something changes.
+        seen: by key digest, what inputs of a graph were like.
         guard: on the module that runs; None: it could not be inspected.
         held: keeps the memory that the graphs of this run read; None: each call keeps it while it lasts.
     """
@@ -39,7 +42,8 @@ class Run:
     report: RunReport = field(default_factory=RunReport)
     refused: dict[str, Reason] = field(default_factory=dict)
     bound: set[int] = field(default_factory=set)
-    requests: dict[Any, Request] = field(default_factory=dict)
+    requests: list[tuple[tuple[str, ...], TensorLooks, Request]] = field(default_factory=list)
+    seen: dict[str, list[Seen]] = field(default_factory=dict)
     guard: ModuleGuard | None = None
     held: Held | None = None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ..guards.module_guard import ModuleGuard
 from .block_kind import KindGraph
 from .client import Client

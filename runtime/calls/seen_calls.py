@@ -1,4 +1,4 @@
-"""What calls of a kind of block look like, remembered: most of a step's calls look alike and lie in the same places."""
+"""What calls of a graph look like, remembered: most of a step's calls look alike and lie in the same places."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ...common.torch_guards import TensorLooks
 from ...signature.size_one_dims import SizeOneDims
 
 _ADDRESS = torch.Tensor.data_ptr
+MOST_SEEN = 8  # looks of calls of one graph that are remembered
 _MOST_PLACES = 64  # addresses of calls of one look
 
 
@@ -59,9 +60,9 @@ class Seen:
         tensors: Sequence[torch.Tensor],
         numbers: list[int],
         sizes: Mapping[str, int] | None,
-        elsewhere: torch.device | None,
-        ones: SizeOneDims | None,
-        outside_rules: bool,
+        elsewhere: torch.device | None = None,
+        ones: SizeOneDims | None = None,
+        outside_rules: bool = False,
     ) -> Seen:
         """Look at a call."""
         plain = all(one.is_contiguous() and not one.is_neg() and not one.is_conj() for one in tensors)

@@ -16,7 +16,7 @@ import torch
 from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...common.torch_private import hook_tables, is_compiled_by_torch
 from ...compiler.blocks.repeated import repeated_blocks
 from ...signature.call_rules import Attention

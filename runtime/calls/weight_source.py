@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ...common.shapes import Refused
+from ...common.refused import Refused
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch
 
 from ...backends import Runner
 from ...common import reasons
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...common.tensor_meta import TensorMeta
 from ...common.torch_guards import TensorLooks
 from ...common.torch_private import own_parameters, parameter_tables, without_class

@@ -18,7 +18,7 @@ from ...common import reasons
 from ...common.errors import BindError
 from ...common.outputs import Output, tensors_of
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...common.zeros import zeros
 from ...graph_cache.entry import Entry
 from ...graph_cache.first_use_results import FirstUse
@@ -197,7 +197,7 @@ class LoadedGraph:
 
         Args:
             inputs: as in the shape range, contiguous, on the graph's device.
-            sizes: from `ShapeRange.admits`.
+            sizes: the values of its named dimensions, or of its rules' symbols.
             eager: the same function of the inputs without a graph, at any size: to compare with at the very first
                 use on this machine and now and then later.
             held: keeps what the graph reads; None: until this call returns.

@@ -15,7 +15,7 @@ import torch
 
 from ...common import reasons
 from ...common.outputs import Output, mapped, tensors_of
-from ...common.shapes import ShapeRange, following
+from ...signature.declared import ShapeRange
 from . import faithfulness
 from .first_use import CheckFailed, Comparison, FirstUseCheck, QuantisingEager, fetched, parked, timed
 
@@ -200,21 +200,15 @@ def pair(
 
 def cropped(shapes: ShapeRange, inputs: Inputs) -> Inputs | None:
     """The inputs at half their height and width, where the range has that; None where it has not."""
-    sizes: dict[str, int] = {}
-    for spec, tensor in zip(shapes.inputs, inputs, strict=True):
-        for name, size in zip(spec.dims, tensor.shape, strict=True):
-            if name in _CROPPED:
-                dim = shapes.dim(str(name))
-                sizes[str(name)] = size // 2 // dim.multiple * dim.multiple
-                if dim.refusal(sizes[str(name)]) is not None:
-                    return None
-    if not sizes:
+    sizes = shapes.sizes(inputs)
+    sides = [dim for dim in shapes.dims if dim.name in _CROPPED]
+    for dim in sides:
+        sizes[dim.name] = sizes[dim.name] // 2 // dim.multiple * dim.multiple
+    if not sides or any(dim.refusal(sizes[dim.name]) is not None for dim in sides):
         return None
     cut: list[torch.Tensor] = []
-    for spec, tensor in zip(shapes.inputs, inputs, strict=True):
-        for number, expression in enumerate(spec.dims):
-            rule = following(str(expression))
-            if rule.name in sizes:
-                tensor = tensor.narrow(number, 0, rule(sizes[rule.name]))
+    for tensor, shape in zip(inputs, shapes.shapes(sizes), strict=True):
+        for number, size in enumerate(shape):
+            tensor = tensor.narrow(number, 0, size)
         cut.append(tensor.clone(memory_format=torch.contiguous_format))
     return tuple(cut)

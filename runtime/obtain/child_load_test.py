@@ -8,8 +8,8 @@ from dataclasses import replace
 from ...common import reasons
 from ...common.errors import ChildDiedError, CompileError, LoadError, in_brief
 from ...common.reasons import DiedInTrial, DiedOnceWhileLoading, TrialPending
-from ...common.shapes import JSON, Refused
-from ...compiler.process.job import Job
+from ...common.refused import Refused
+from ...compiler.process.job import JSON, Job
 from ...compiler.process.supervisor import compile_in_child
 from ...graph_cache.entry import Entry, constants_of
 from ...graph_cache.integrity import copy_files

@@ -17,7 +17,7 @@ import torch
 from ...common import memory, reasons
 from ...common.errors import CaptureError, CompileError, LoadError
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...common.version import __version__
 from ...compiler import skeleton
 from ...compiler.process import progress

@@ -18,7 +18,7 @@ import torch
 from ...common import memory, reasons, stored_reasons
 from ...common.errors import ChildDiedError, CompileError, in_brief
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...common.torch_private import driver_version
 from ...common.version import __version__
 from ...graph_cache.entry import Entry

@@ -10,7 +10,7 @@ import torch
 
 from ...common import memory
 from ...common.reasons import Reason
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...compiler.blocks.attention import Zeros, attending
 from ...graph_cache.lookup import Miss
 from ..counters import Counters

@@ -22,7 +22,7 @@ from ...backends.cuda_graphs import Release
 from ...common import memory, reasons
 from ...common.errors import LoadError, MemoryShortError
 from ...common.reasons import DiedWhileLoading, FunctionReplaced, Reason, Untrusted
-from ...common.shapes import Refused
+from ...common.refused import Refused
 from ...graph_cache.disk import marks
 from ...graph_cache.disk.leases import Lease
 from ...graph_cache.entry import Entry, constants_of, read

@@ -16,7 +16,7 @@ from support.store.entries import bake, publish, snapshot, trust
 
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common.errors import LoadError
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.home import Graph, Home
 from onegraph.graph_cache.key import GraphKey

@@ -25,7 +25,7 @@ from support.store.users import as_root, as_user, meanwhile
 
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common import reasons
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.compiler.process.job import Client, Job, write_job
 from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.copies import remove_copy

@@ -110,11 +110,11 @@ def test_a_four_level_unet_is_captured_for_any_size(device: str) -> None:
     from headless import models
 
     from onegraph import backends
-    from onegraph.common.shapes import Dim, ShapeRange
     from onegraph.compiler import export
     from onegraph.host.capture import compile_client
     from onegraph.host.families.unet import Unet
     from onegraph.runtime.calls import latent_ranges
+    from onegraph.signature.declared import Dim, ShapeRange
 
     config: dict[str, Any] = {
         **models._COMMON, **models.UNETS["tiny_sd15"], "num_res_blocks": [1] * 4, "channel_mult": [1] * 4,

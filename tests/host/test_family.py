@@ -10,7 +10,7 @@ import pytest
 import torch
 from headless import host
 
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.host import families
 from onegraph.runtime.counters import Counters
 

@@ -12,13 +12,13 @@ import torch
 from headless import models
 
 from onegraph.backends.oneflow import OneFlowBackend, counters
-from onegraph.common.shapes import ShapeRange
 from onegraph.compiler import export
 from onegraph.host import families
 from onegraph.host.calls.vae import hook as vae_hook
 from onegraph.host.capture import compile_client
 from onegraph.runtime.family import Shapes
 from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.signature.declared import ShapeRange
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5  # relative L2, float32

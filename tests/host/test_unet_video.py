@@ -11,7 +11,7 @@ import torch
 from headless import host
 from support.comfyui.shared_graphs import SharedGraphs
 
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.host.families import MODELS, family_of
 from onegraph.host.families.unet import Unet
 from onegraph.host.families.unet_video import VideoUnet

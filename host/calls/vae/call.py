@@ -10,7 +10,7 @@ import torch
 from ....common import reasons
 from ....common.outputs import Output, is_finite
 from ....common.reasons import Reason
-from ....common.shapes import Refused
+from ....common.refused import Refused
 from ....runtime.calls.dispatch import Accepted, Substituted
 from ....runtime.obtain.registry import registry
 from ....runtime.request import Request

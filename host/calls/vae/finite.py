@@ -9,7 +9,7 @@ import torch
 
 from ....common import reasons
 from ....common.reasons import Reason
-from ....common.shapes import Refused
+from ....common.refused import Refused
 from ....runtime.request import Request
 from ...families import Family
 from ..run import HostRun

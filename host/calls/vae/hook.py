@@ -23,7 +23,7 @@ from ....common import reasons
 from ....common.errors import NoEncoderError
 from ....common.outputs import Output
 from ....common.reasons import Reason
-from ....common.shapes import Refused
+from ....common.refused import Refused
 from ....graph_cache.model_hash import ModelSource
 from ....runtime.calls import backend_choice
 from ....runtime.calls.dispatch import Accepted, Call, count_eager

@@ -12,7 +12,7 @@ from headless import host
 from support.comfyui import controlnet
 
 from onegraph.common import reasons
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.host import families
 from onegraph.host.calls import controlnet_hook as family
 from onegraph.host.calls import model_hook

@@ -11,7 +11,7 @@ import torch
 from support.models import toy
 from support.processes import priority
 
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store

@@ -17,7 +17,7 @@ from support.models import toy_blocks
 from support.models.toy_runs import Reported
 
 from onegraph.common.reasons import NoGraph
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.graph_cache.first_use_results import FIRST_USE_FILE
 from onegraph.graph_cache.store import Store

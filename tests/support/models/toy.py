@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from onegraph.backends import get, rebuilder
-from onegraph.common.shapes import Dim, ShapeRange, TensorSpec
 from onegraph.compiler.code import fingerprint
 from onegraph.compiler.process.job import Client
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.runtime.request import Request
+from onegraph.signature.declared import Dim, ShapeRange, TensorSpec
 
 PREFIX = "toy."
 CPU = torch.device("cpu")

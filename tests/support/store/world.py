@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from onegraph.common import reasons
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.compiler.process.job import Compiled
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store

@@ -105,5 +105,5 @@ def test_sizes_follow_from_named_dimensions(multiple: int) -> None:
     sizes = ((1, 8, 32), (4, 32, 12), (2, 16, 16), *(((3, 9, 27),) if multiple == 1 else ()))
     for batch, height, width in sizes:
         given = dict(zip(("batch", "height", "width"), (batch, height, width), strict=True))
-        inputs = [torch.randn(spec.lengths(one, given)) for one in spec.inputs]
+        inputs = [torch.randn(shape) for shape in spec.shapes(given)]
         torch.testing.assert_close(exported.module()(*inputs), module(*inputs))

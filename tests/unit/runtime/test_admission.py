@@ -12,12 +12,13 @@ from support.models import toy
 
 from onegraph.common import memory
 from onegraph.common.errors import CompileError
-from onegraph.common.shapes import Dim, Refused, ShapeRange, TensorSpec
+from onegraph.common.refused import Refused
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime import admission
 from onegraph.runtime.admission import CONTEXT_BYTES, Fits, Limits, MemoryNeed, TooLittle, admit
 from onegraph.runtime.obtain.registry import Registry
+from onegraph.signature.declared import Dim, ShapeRange, TensorSpec
 
 GIB = 1 << 30
 NO_ROOM = Limits(poll_seconds=0.02, applies=lambda device: True, free=lambda device: 0)

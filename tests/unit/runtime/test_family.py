@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from onegraph.common.shapes import Dim, Refused, TensorCall
+from onegraph.common.refused import Refused
 from onegraph.runtime.family import Axis, Family, Input, Shapes, Tensors
+from onegraph.signature.declared import Dim
 
 
 class Pictures(Family):
@@ -38,7 +39,7 @@ X, CONTEXT = torch.zeros(2, 3, 16, 24), torch.zeros(2, 7, 8)
 )
 def test_a_range_for_a_call(shapes: Shapes, label: str, height: Dim) -> None:
     ranged = FAMILY.ranged(MODULE, {"x": X.half(), "context": CONTEXT}, shapes)
-    assert (ranged.label, ranged.shapes.dim("height"), ranged.pixels) == (label, height, 8)
+    assert (ranged.label, ranged.shapes.dim("height"), ranged.shapes.dim("height").pixels) == (label, height, 8)
     assert ranged.sizes == {"batch": 2, "height": 16, "width": 24, "tokens": 7}
     assert [(spec.name, spec.dims, spec.dtype) for spec in ranged.shapes.inputs] == [
         ("x", ("batch", 3, "height", "width"), "float16"),
@@ -51,9 +52,8 @@ def test_inputs_that_disagree_are_refused_in_terms_of_the_first(shapes: Shapes) 
     given = {"x": X, "context": CONTEXT[:1]}
     ranged = FAMILY.ranged(MODULE, given, shapes)
     assert ranged.sizes["batch"] == 2
-    calls = [TensorCall(tuple(tensor.shape), "float32", "cpu") for tensor in given.values()]
-    refused = ranged.shapes.admits(calls, "cpu")
-    assert isinstance(refused, Refused) and "context" in refused.text
+    refusal = ranged.shapes.refusal([*given.values()], X.device)
+    assert refusal is not None and "context" in refusal.text
 
 
 def test_an_input_that_the_family_does_not_name_is_an_error() -> None:

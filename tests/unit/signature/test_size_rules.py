@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onegraph.compiler.blocks.example_choice import with_examples
-from onegraph.signature.size_rules import MOST, Rule, SizeRules, sizes_of
+from onegraph.signature.rule import Rule
+from onegraph.signature.size_rules import MOST, SizeRules, sizes_of
 
 # As a block of Flux is called: image, text, both together, a vector, and a table of height and width.
 CALLS = [(2, 12, 20, 29), (1, 8, 14, 7), (3, 18, 10, 50), (2, 22, 16, 13)]

@@ -22,7 +22,7 @@ from support.models import toy
 from onegraph.backends.inductor import InductorBackend, InductorRunner, container, packages
 from onegraph.backends.inductor import runner as runner_module
 from onegraph.backends.inductor import settings as backend_settings
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.compiler import export
 from onegraph.graph_cache.entry import Entry, constants_of
 from onegraph.graph_cache.model_hash import ModelSource

@@ -16,7 +16,7 @@ from support.models import toy
 from onegraph.backends.inductor import PLAN_FILE, InductorBackend, settings
 from onegraph.backends.inductor.toolchain import Toolchain
 from onegraph.backends.worker_pool import WorkerPool
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.compiler import export
 from onegraph.compiler.process import worker
 from onegraph.compiler.process.job import Client, Job, write_job

@@ -12,7 +12,7 @@ from support.models import toy
 from onegraph.backends.inductor import PLAN_FILE, InductorBackend, backend
 from onegraph.common import reasons
 from onegraph.common.errors import CaptureError
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.compiler import export
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store

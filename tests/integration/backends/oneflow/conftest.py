@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from onegraph.backends.oneflow import OneFlowBackend, OneFlowRunner
-from onegraph.common.shapes import Dim, ShapeRange, TensorSpec
 from onegraph.compiler import export
+from onegraph.signature.declared import Dim, ShapeRange, TensorSpec
 
 CPU = torch.device("cpu")
 HINT = {"batch": 2, "height": 8, "width": 8, "context": 5}

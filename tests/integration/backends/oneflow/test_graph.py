@@ -17,9 +17,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from onegraph.backends.oneflow import OneFlowBackend, OneFlowRunner, counters, library, program, runtime
 from onegraph.backends.oneflow.graph import DESCRIPTION_FILE, JOB_FILE, Description
 from onegraph.common.errors import BindError, CompileError, LoadError
-from onegraph.common.shapes import Dim, ShapeRange, TensorSpec
 from onegraph.compiler import export
 from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.signature.declared import Dim, ShapeRange, TensorSpec
 
 from .conftest import CPU, Block, Built, Call, exported, inputs, needs_oneflow, weights
 

@@ -16,7 +16,7 @@ from support.models import toy
 
 from onegraph.common.errors import CompileError
 from onegraph.common.reasons import WaitsForChange
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.compiler import skeleton
 from onegraph.compiler.process import supervisor
 from onegraph.compiler.process.job import Client, Job

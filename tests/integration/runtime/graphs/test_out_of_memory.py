@@ -15,7 +15,7 @@ from support.models import toy
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from onegraph.common.reasons import MemoryRanOut
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.graphs import binding, out_of_memory

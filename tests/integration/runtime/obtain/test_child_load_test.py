@@ -15,7 +15,7 @@ from support.models import toy
 from support.store.entries import die_while_loading
 
 from onegraph.common.reasons import CompiledAgainLater, DiedInTrial, NoGraph
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.entry import Entry, constants_of
 from onegraph.graph_cache.layout import STAGING_FOLDER

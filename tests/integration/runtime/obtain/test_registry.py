@@ -18,7 +18,7 @@ from support.processes import priority
 from support.store.entries import rewrite
 
 from onegraph.common.reasons import NoGraph, WaitsForChange
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.compiler import skeleton
 from onegraph.compiler.process import supervisor
 from onegraph.compiler.process.job import Checked, Client, Job, to_json

@@ -13,7 +13,7 @@ from support.models import toy
 
 from onegraph.common import memory
 from onegraph.common.reasons import GraphClosed
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store

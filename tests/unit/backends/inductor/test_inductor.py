@@ -10,24 +10,6 @@ import torch
 from support.models import toy
 
 from onegraph.backends.inductor import InductorBackend
-from onegraph.common.shapes import Refused, TensorCall
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"shape": (5, 4, 8, 8)},
-        {"shape": (2, 4, 3, 8)},
-        {"shape": (2, 3, 8, 8)},
-        {"dtype": "float16"},
-        {"dtype": "float64"},
-        {"device": "cuda:0"},
-    ],
-)
-def test_the_graph_checks_no_inputs_so_admission_does(wrong: dict[str, object]) -> None:
-    x = {"shape": (2, 4, 8, 8), "dtype": "float32", "device": "cpu"} | wrong
-    context = TensorCall((x["shape"][0], 5, 8), "float32", "cpu")  # type: ignore[index]
-    assert isinstance(toy.shapes().admits([TensorCall(**x), context], "cpu"), Refused)  # type: ignore[arg-type]
 
 
 def test_without_a_compiler_cached_graphs_still_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from onegraph.backends.oneflow import OneFlowBackend, library
-from onegraph.common.shapes import Dim, ShapeRange, TensorSpec
+from onegraph.signature.declared import Dim, ShapeRange, TensorSpec
 
 CPU = torch.device("cpu")
 PACKAGES = {"oneflow": "0.9.0", "numpy": "1.26.4", "protobuf": "3.20.3"}

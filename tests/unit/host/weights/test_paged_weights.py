@@ -11,7 +11,7 @@ import torch
 from support.comfyui.pages import PAGE, FakeVbar
 
 from onegraph.common.reasons import NoRoomForWeights, PagedWeights
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.compiler import skeleton
 from onegraph.compiler.code import fingerprint
 from onegraph.host.weights import paged_weights

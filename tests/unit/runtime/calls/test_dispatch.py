@@ -16,7 +16,7 @@ from support.store import entries
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common import reasons
 from onegraph.common.reasons import Reason
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.graph_cache import integrity
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.publish import NewEntry
@@ -28,9 +28,18 @@ from onegraph.runtime.obtain import registry
 from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.request import Request
+from onegraph.signature.declared import ShapeRange
 
 UNIT = 8  # pixels
 WHY = reasons.Ignored()  # any reason
+
+
+def in_pixels(shapes: ShapeRange) -> ShapeRange:
+    """Shapes whose sides are told in pixels."""
+    sides = "height", "width"
+    return dataclasses.replace(
+        shapes, dims=tuple(dataclasses.replace(one, pixels=UNIT * (one.name in sides)) for one in shapes.dims)
+    )
 
 
 class Interrupt(BaseException):
@@ -81,7 +90,7 @@ class World:
 
     def __init__(self, home: Path, source: ModelSource) -> None:
         self.module, self.runner = toy.Toy(3), Runner()
-        self.request = dataclasses.replace(toy.request(self.module, source), pixels=UNIT)
+        self.request = toy.request(self.module, source, spec=in_pixels(toy.shapes()))
         self.source = source
         self.engine = Registry(Store(home), policy=ANY_SPEED)
         self.dispatcher = Dispatcher(Client())

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.models import toy
 
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.common.tensor_meta import TensorMeta
 from onegraph.runtime.graphs.binding import Binding, Held, bind, is_held, release_held, weight_table
 

@@ -10,7 +10,7 @@ from support.models import toy
 from support.models.toy_composite import COMPOSITES, Layer, Params, Scaled
 
 from onegraph.common.reasons import NoSuchWeight, NotPlainWeight, WeightDiffers
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.common.tensor_meta import TensorMeta
 from onegraph.compiler.code.fingerprint import Rules
 from onegraph.runtime.graphs.binding import Binding, bind

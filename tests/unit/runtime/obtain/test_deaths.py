@@ -17,7 +17,7 @@ from support.models import toy
 from onegraph.backends.base import AVAILABLE
 from onegraph.common.errors import ChildDiedError, CompileError
 from onegraph.common.reasons import CompiledAgainLater, DiedInTrial, DiedWhileLoading, TrialPending
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.compiler.process.job import Job
 from onegraph.graph_cache.lookup import Miss
 from onegraph.graph_cache.manifest import CONSTANTS_FILE

@@ -24,7 +24,7 @@ from onegraph.backends.inductor import InductorBackend
 from onegraph.common import reasons
 from onegraph.common.errors import CaptureError, ChildDiedError, CompileError, LoadError
 from onegraph.common.reasons import CompileFailed, NotSaved, WaitsADay, WaitsForChange, WaitsForDisk, WaitsForMemory
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.graph_cache import copies
 from onegraph.graph_cache.disk.inventory import over
 from onegraph.graph_cache.home import Home

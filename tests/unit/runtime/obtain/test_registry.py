@@ -9,7 +9,7 @@ from support.store.entries import publish
 
 from onegraph.common.errors import LoadError
 from onegraph.common.reasons import LoadFailed, NoGraph, UnreadableNow
-from onegraph.common.shapes import Refused
+from onegraph.common.refused import Refused
 from onegraph.graph_cache import integrity
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource

@@ -1,23 +1,29 @@
+"""What a family declares of its calls: which ones are admitted, and the reason of any other."""
+
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.models import toy
 
 from onegraph.common.reasons import InputLength, NotAMultiple, OtherSize
-from onegraph.common.shapes import Admitted, Dim, Refused, ShapeRange, TensorCall, TensorSpec
+from onegraph.signature.declared import Dim, ShapeRange, TensorSpec
 
 
-def calls(batch: int = 2, height: int = 8, width: int = 8, context: int = 5, **changes: object) -> list[TensorCall]:
-    x = {"shape": (batch, 4, height, width), "dtype": "float32", "device": "cpu"} | changes
-    return [TensorCall(**x), TensorCall((batch, context, 8), "float32", "cpu")]  # type: ignore[arg-type]
+def calls(batch: int = 2, height: int = 8, width: int = 8, context: int = 5, **changes: Any) -> list[torch.Tensor]:
+    x = {"size": (batch, 4, height, width), "dtype": torch.float32, **changes}
+    return [torch.empty(**x), torch.empty(batch, context, 8)]
 
 
 def test_a_call_in_range_is_admitted_with_its_sizes() -> None:
-    assert toy.shapes().admits(calls(3, 9, 31, 64), "cpu") == Admitted(
-        {"batch": 3, "height": 9, "width": 31, "context": 64}
-    )
+    call = calls(3, 9, 31, 64)
+    assert toy.shapes().refusal(call, toy.CPU) is None
+    assert toy.shapes().sizes(call) == {"batch": 3, "height": 9, "width": 31, "context": 64}
+    assert toy.shapes().shapes(toy.shapes().sizes(call)) == [tuple(one.shape) for one in call]
 
 
 @pytest.mark.parametrize(
@@ -26,24 +32,26 @@ def test_a_call_in_range_is_admitted_with_its_sizes() -> None:
         (calls(batch=5), "batch 5 is outside 1..4"),
         (calls(height=33), "height 33 is outside 4..32"),
         (calls(context=65), "context 65 is outside 1..64"),
-        (calls(dtype="float16"), "x is float16, the graph takes float32"),
-        (calls(device="cuda:0"), "x is on cuda:0, the graph is for cpu"),
-        (calls(shape=(2, 9, 8, 8)), "9 should be 4"),
-        (calls(shape=(2, 4, 8)), "3 dimensions instead of 4"),
-        (calls(shape=(3, 4, 8, 8)), "another input has 3"),
+        (calls(dtype=torch.float64), "x is float64, the graph takes float32"),
+        (calls(height=3), "height 3 is outside 4..32"),
+        (calls(size=(2, 3, 8, 8)), "3 should be 4"),
+        (calls(dtype=torch.float16), "x is float16, the graph takes float32"),
+        (calls(device="meta"), "x is on meta, the graph is for cpu"),
+        (calls(size=(2, 9, 8, 8)), "9 should be 4"),
+        (calls(size=(2, 4, 8)), "3 dimensions instead of 4"),
+        (calls(size=(3, 4, 8, 8)), "another input has 3"),
         (calls()[:1], "1 inputs instead of 2"),
     ],
 )
-def test_anything_else_is_refused_with_the_reason(call: list[TensorCall], reason: str) -> None:
-    refused = toy.shapes().admits(call, "cpu")
-    assert isinstance(refused, Refused)
-    assert reason in refused.text
+def test_anything_else_is_refused_with_the_reason(call: list[torch.Tensor], reason: str) -> None:
+    refusal = toy.shapes().refusal(call, toy.CPU)
+    assert refusal is not None and reason in refusal.text
 
 
 def test_multiples_are_kept() -> None:
-    refused = toy.shapes(multiple=4).admits(calls(height=10), "cpu")
-    assert refused == Refused(NotAMultiple("height", 10, 4))
-    assert refused.text == "height 10 is not a multiple of 4"
+    refusal = toy.shapes(multiple=4).refusal(calls(height=10), toy.CPU)
+    assert refusal == NotAMultiple("height", 10, 4)
+    assert refusal.text == "height 10 is not a multiple of 4"
 
 
 def test_an_exact_dimension_names_its_compiled_size() -> None:
@@ -52,9 +60,9 @@ def test_an_exact_dimension_names_its_compiled_size() -> None:
     assert refusal.text == "height 16 is not the 8 it was compiled for"
 
 
-def steered(**sizes: tuple[int, ...]) -> list[TensorCall]:
+def steered(**sizes: tuple[int, ...]) -> list[torch.Tensor]:
     shapes = {"x": (2, 4, 9, 8), "hint": (2, 3, 72, 64), "half": (2, 8, 5, 4), **sizes}
-    return [TensorCall(shape, "float32", "cpu") for shape in shapes.values()]
+    return [torch.empty(shape) for shape in shapes.values()]
 
 
 STEERED = ShapeRange(
@@ -68,11 +76,12 @@ STEERED = ShapeRange(
 
 
 def test_a_size_may_follow_from_another_inputs() -> None:
-    assert STEERED.admits(steered(), "cpu") == Admitted({"batch": 2, "height": 9, "width": 8})
+    assert STEERED.refusal(steered(), toy.CPU) is None
+    assert STEERED.sizes(steered()) == {"batch": 2, "height": 9, "width": 8}
     assert ShapeRange.from_json(STEERED.to_json()) == STEERED
     for wrong, size, wanted in (({"half": (2, 8, 4, 4)}, 4, 5), ({"hint": (2, 3, 72, 63)}, 63, 64)):
         (name, shape), *_ = wrong.items()
-        assert STEERED.admits(steered(**wrong), "cpu") == Refused(InputLength(name, shape, size, wanted))
+        assert STEERED.refusal(steered(**wrong), toy.CPU) == InputLength(name, shape, size, wanted)
 
 
 def test_a_size_cannot_follow_from_nothing() -> None:
@@ -90,11 +99,12 @@ def test_an_impossible_range_cannot_be_made(bad: tuple[int, int, int]) -> None:
 def test_admission_is_exactly_the_range(batch: int, height: int, width: int, context: int) -> None:
     spec = toy.shapes(multiple=4)
     inside = batch <= 4 and all(4 <= n <= 32 and n % 4 == 0 for n in (height, width)) and context <= 64
-    assert isinstance(spec.admits(calls(batch, height, width, context), "cpu"), Admitted) == inside
+    call = calls(batch, height, width, context)
+    assert (spec.refusal(call, toy.CPU) is None) == inside == spec.rules.fits([one.shape for one in call])
 
 
 @given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 5))
 def test_a_range_survives_json(low: int, more: int, multiple: int) -> None:
     dim = Dim("height", low * multiple, (low + more) * multiple, multiple)
-    spec = ShapeRange((dim,), (toy.TensorSpec("x", (4, "height"), "float16"),))
+    spec = ShapeRange((dim,), (TensorSpec("x", (4, "height"), "float16"),))
     assert ShapeRange.from_json(spec.to_json()) == spec
