@@ -15,23 +15,22 @@ from ..common.errors import in_brief
 from ..common.reasons import Reason
 from ..common.refused import Refused
 from ..compiler.code.fingerprint import Rules
-from ..compiler.process.progress import Progress
 from ..runtime.calls.dispatch import count_eager
 from ..runtime.calls.routing import MethodSlot
 from ..runtime.calls.session import BlockRun
 from ..runtime.calls.weight_source import WeightSource
 from ..runtime.guards.module_guard import ModuleGuard
 from ..runtime.obtain.registry import registry
-from ..runtime.request import Request, RequestContext
+from ..runtime.request import Request
 from ..signature.call_rules import Attention
 from . import adapters, callers, library_weights, module_facts, offloading
-from .component import Component
+from .component import PipeComponent
 from .run import PipeRun, state_of
 
 _PACKAGE = "diffusers"  # whose objects blocks' arguments are taken apart by
 
 
-class BlockComponent(Component):
+class BlockComponent(PipeComponent):
     """The calls of one model whose blocks are compiled."""
 
     @override
@@ -56,7 +55,7 @@ class BlockComponent(Component):
         try:
             registry().release_orphans()
             state = state_of(module)
-            run.blocks = BlockRun(_Client(self, module), run, module, state.guards, state.lock)
+            run.blocks = BlockRun(PipeBlockClient(self, module), run, module, state.guards, state.lock)
         except Exception as error:  # never into the pipeline
             run.refusal = reasons.NotInspected("model", type(error).__name__, in_brief(error))
         return run
@@ -105,7 +104,7 @@ def _skeleton(module: torch.nn.Module, skeletons: Mapping[torch.nn.Module, torch
     )
 
 
-class _Client:
+class PipeBlockClient:
     """What a run of blocks asks pipelines."""
 
     def __init__(self, component: BlockComponent, model: torch.nn.Module) -> None:
@@ -116,18 +115,16 @@ class _Client:
         self.packages = tuple(dict.fromkeys((_PACKAGE, type(model).__module__.partition(".")[0])))
 
     @property
-    def _component(self) -> BlockComponent:
+    def component(self) -> BlockComponent:
         component = self._component_of()
         assert component is not None  # its run is under way
         return component
 
-    def _live(self) -> torch.nn.Module:
+    @property
+    def model(self) -> torch.nn.Module:
         model = self._model()
         assert model is not None  # it is called
         return model
-
-    def context(self) -> RequestContext:
-        return self._component.context(self._live())
 
     def rules(self) -> Rules:
         return module_facts.rules()
@@ -138,7 +135,7 @@ class _Client:
     def skeleton(
         self, run: PipeRun, name: str, block: torch.nn.Module, guard: ModuleGuard
     ) -> torch.nn.Module | Refused:
-        blocks = state_of(self._live()).blocks
+        blocks = state_of(self.model).blocks
         version, facts = blocks.get(block, (None, None))
         if facts is None or version != guard.version or not facts.holds():
             facts = module_facts.read(block, module_facts.is_own, library_weights.refusal)
@@ -153,12 +150,12 @@ class _Client:
 
     def before_call(self, run: PipeRun, block: torch.nn.Module) -> None:
         """The scale of a call's LoRAs is set within the model's forward."""
-        entry = state_of(self._live()).blocks.get(block)
+        entry = state_of(self.model).blocks.get(block)
         if entry is not None and entry[1].strengths is not None:
             entry[1].strengths.sync()
 
     def requested(self, request: Request) -> None:
-        self._component.note(request)
+        self.component.note(request)
 
     def call_refusal(self) -> Reason | None:
         return None
@@ -168,9 +165,3 @@ class _Client:
 
     def compared(self, options: Any) -> Any:
         return options
-
-    def with_memory(self, run: PipeRun, request: Request, x: torch.Tensor) -> Request:
-        return request
-
-    def follow(self, label: str) -> Callable[[Progress], None]:
-        return self._component.follow(label)

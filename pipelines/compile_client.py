@@ -15,15 +15,15 @@ import torch
 
 from ..compiler.blocks.capture import Settings
 from ..compiler.code.fingerprint import Rules
-from ..compiler.process.job import Client
+from ..compiler.process.job import ClientModule
 from ..runtime.family import ModuleCall, modules_of
 from . import capturing, module_facts
 from .families import FAMILIES, family_of
 
 
-def client() -> Client:
+def client() -> ClientModule:
     """The client for compiles of diffusers' models."""
-    return Client(".pipelines.compile_client", {"families": modules_of(FAMILIES)})
+    return ClientModule(".pipelines.compile_client", {"families": modules_of(FAMILIES)})
 
 
 @functools.cache

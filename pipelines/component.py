@@ -31,7 +31,7 @@ from ..runtime.request import Request, RequestContext, WhenMissing
 from ..runtime.weights_digest import weights_digest
 from . import callers, compile_client
 from .callers import Caller
-from .families import Family
+from .families import PipeFamily
 from .interception import Interception
 from .progress import CompileBar
 from .run import PipeRun, start_run, state_of
@@ -62,7 +62,7 @@ class _Eager:
     result: Any
 
 
-class Component(component.Component):
+class PipeComponent(component.Component):
     """The calls of one module, whichever pipelines it belongs to.
 
     Attributes:
@@ -75,9 +75,9 @@ class Component(component.Component):
         then: to be called once, after the first call that a graph serves.
     """
 
-    def __init__(self, name: str, module: torch.nn.Module, family: Family, options: PipelineOptions) -> None:
+    def __init__(self, name: str, module: torch.nn.Module, family: PipeFamily, options: PipelineOptions) -> None:
         super().__init__(family)
-        self.family: Family = family
+        self.family: PipeFamily = family
         self.name = name
         self.options = options
         self.report = RunReport()
@@ -120,7 +120,7 @@ class Component(component.Component):
         caller = None if self.family.each_call_is_a_run else callers.calling()
         run = self.run_of(module, caller)
         prepare = functools.partial(self._prepare, run, module, args, kwargs)
-        result = self.dispatcher.call(run, module, prepare, lambda: _Eager(original(*args, **kwargs)))
+        result = self.dispatch(run, module, prepare, lambda: _Eager(original(*args, **kwargs)))
         if isinstance(result, _Eager):
             return result.result
         self.after_first()
@@ -172,7 +172,7 @@ class Component(component.Component):
         """What to run through a graph for one call, or why not."""
         when_missing = "eager" if self.family.only_restores() else self.options.when_missing
         shape_policy = shape_policy_of(self.options.shapes)
-        call = self.call(run, module, args, kwargs, self.options.backend, shape_policy, when_missing)
+        call = self.prepared(run, module, args, kwargs, self.options.backend, shape_policy, when_missing)
         if isinstance(call, Refused) or not self.family.checks_finite:
             return call
         request, eager = call.request, call.eager

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .component import Component
+from .component import PipeComponent
 from .families.blocks import Blocks
 
 log = logging.getLogger("onegraph.pipelines")
@@ -23,7 +23,7 @@ _HALVES = (".encoder", ".decoder")  # of a VAE
 
 
 @torch.no_grad()
-def first_calls(pipe: Any, components: Mapping[str, Component]) -> None:
+def first_calls(pipe: Any, components: Mapping[str, PipeComponent]) -> None:
     """Call each component once, on the device and in the dtype that the pipeline would."""
     for name, component in components.items():
         owner = getattr(pipe, name.partition(".")[0])

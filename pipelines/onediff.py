@@ -20,7 +20,7 @@ from ..common import reasons
 from ..common.errors import PipelineError, in_brief
 from . import pipe as pipes
 from . import saving
-from .component import Component
+from .component import PipeComponent
 from .module import Itself, ModuleMethod, compile_module
 from .onediff_lora import (
     TensorInplaceAssign,
@@ -293,7 +293,7 @@ def load_pipe(
     saving.load_components(handle or pipes.attach(pipe), Path(dir), None, _parts(pipe, ignores))
 
 
-def _parts(pipe: Any, ignores: str | Sequence[str]) -> dict[str, Component]:
+def _parts(pipe: Any, ignores: str | Sequence[str]) -> dict[str, PipeComponent]:
     """The components of a compiled pipeline that are not ignored."""
     handle = pipes.handle_of(pipe)
     if handle is None:

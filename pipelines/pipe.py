@@ -16,8 +16,8 @@ from ..common.torch_private import is_compiled_by_torch, unwrapped
 from ..runtime.family import Shapes
 from ..runtime.request import WhenMissing
 from .blocks import BlockComponent
-from .component import Component, PipelineOptions
-from .families import Family, family_of
+from .component import PipeComponent, PipelineOptions
+from .families import PipeFamily, family_of
 from .families.blocks import Blocks
 from .interception import interception_of
 from .report import ComponentReport, PipeReport
@@ -56,7 +56,7 @@ def _parts(module: torch.nn.Module, name: str) -> dict[str, torch.nn.Module]:
     return parts if compiled else {name or type(plain).__name__: module}
 
 
-def _name_of(module: torch.nn.Module, family: Family) -> str:
+def _name_of(module: torch.nn.Module, family: PipeFamily) -> str:
     """The name of a module that no pipeline names."""
     return type(module).__name__ if isinstance(family, Blocks) else family.component
 
@@ -72,7 +72,7 @@ class Handle:
 
     def __init__(self, owner: Any) -> None:
         self._owner = weakref.ref(owner)
-        self.components: dict[str, Component] = {}
+        self.components: dict[str, PipeComponent] = {}
         self.eager: dict[str, Reason] = {}
         self.saved: dict[str, Reason] = {}
 
@@ -111,7 +111,7 @@ class Handle:
             return ComponentReport.of(name, (serving or component).report, () if serving else [reasons.OtherModule()])
         return ComponentReport.of(name, component.report, self._standing(name, component, module))
 
-    def _standing(self, name: str, component: Component, module: torch.nn.Module | None) -> Iterator[Reason]:
+    def _standing(self, name: str, component: PipeComponent, module: torch.nn.Module | None) -> Iterator[Reason]:
         """Why a component runs eager whatever is called."""
         if name in self.saved:
             yield self.saved[name]
@@ -135,18 +135,18 @@ class Handle:
             component.release(owner)
 
 
-def _serving(module: torch.nn.Module | None) -> Component | None:
+def _serving(module: torch.nn.Module | None) -> PipeComponent | None:
     """The component that takes a module's calls, whoever compiled it."""
     component = None if module is None else _component_of(module)
     return component if component is not None and component.interception.active else None
 
 
-def _component_of(module: torch.nn.Module) -> Component | None:
+def _component_of(module: torch.nn.Module) -> PipeComponent | None:
     """The component that takes a module's calls, or did before it was removed below somebody else's wrapper."""
     family = family_of(unwrapped(module))
     interception = None if family is None else interception_of(unwrapped(module), family.method)
     component = None if interception is None else getattr(interception.serve, "__self__", None)
-    return component if isinstance(component, Component) else None
+    return component if isinstance(component, PipeComponent) else None
 
 
 def check_type(owner: Any) -> None:
@@ -218,15 +218,18 @@ def attach(pipe: Any) -> Handle:
 
 
 # What is done with a component of a module that is compiled already.
-Reconfigure = Callable[[Component, PipelineOptions], None]
+Reconfigure = Callable[[PipeComponent, PipelineOptions], None]
 
 
-def _as_they_are(component: Component, options: PipelineOptions) -> None:
+def _as_they_are(component: PipeComponent, options: PipelineOptions) -> None:
     """Leave it."""
 
 
 def take_calls(
-    owner: Any, options: PipelineOptions, ignores: str | Sequence[str], reconfigure: Reconfigure = Component.set_options
+    owner: Any,
+    options: PipelineOptions,
+    ignores: str | Sequence[str],
+    reconfigure: Reconfigure = PipeComponent.set_options,
 ) -> Handle:
     """Take the calls of all modules of an owner that are not to be ignored."""
     _check_choices(options)
@@ -267,12 +270,12 @@ def _check_choices(options: PipelineOptions) -> None:
 
 
 def _attach(
-    name: str, module: torch.nn.Module, family: Family, options: PipelineOptions, reconfigure: Reconfigure
-) -> Component:
+    name: str, module: torch.nn.Module, family: PipeFamily, options: PipelineOptions, reconfigure: Reconfigure
+) -> PipeComponent:
     """Take the calls of a module, unless they are taken already."""
     component = _component_of(module)
     if component is None:
-        made = BlockComponent if isinstance(family, Blocks) else Component
+        made = BlockComponent if isinstance(family, Blocks) else PipeComponent
         component = made(name, module, family, options)
     elif component.owners:
         reconfigure(component, options)

@@ -21,7 +21,7 @@ from ..runtime.guards.guard_cache import GuardCache
 from ..runtime.guards.module_guard import ModuleGuard
 from ..runtime.obtain.registry import registry
 from . import module_facts
-from .families import Family
+from .families import PipeFamily
 from .module_facts import ModuleFacts
 
 
@@ -71,7 +71,7 @@ class PipeRun(Run):
     """
 
     live: weakref.ref[torch.nn.Module] | None = None
-    family: Family | None = None
+    family: PipeFamily | None = None
     structure: Reason | None = None
     facts: ModuleFacts | None = None
 
@@ -132,7 +132,7 @@ def state_of(module: torch.nn.Module) -> ModuleState:
     return state
 
 
-def start_run(module: torch.nn.Module, family: Family) -> PipeRun:
+def start_run(module: torch.nn.Module, family: PipeFamily) -> PipeRun:
     """Inspect a module at the start of a run. Never raises."""
     try:
         registry().release_orphans()

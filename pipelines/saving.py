@@ -24,7 +24,7 @@ from ..graph_cache.lookup import Hit
 from ..graph_cache.sources import bundle
 from ..runtime.obtain.registry import registry
 from ..runtime.request import Request
-from .component import Component
+from .component import PipeComponent
 from .first_calls import first_calls
 from .pipe import HANDLE, Handle, attach, handle_of
 from .report import ComponentReport
@@ -54,7 +54,7 @@ def save_pipe(pipe: Any, dir: str | Path, *, overwrite: bool = False) -> None:
     save_components(pipe, handle.components, Path(dir))
 
 
-def save_components(pipe: Any, components: Mapping[str, Component], folder: Path) -> None:
+def save_components(pipe: Any, components: Mapping[str, PipeComponent], folder: Path) -> None:
     """Save the graphs of some components of a pipeline, in place of theirs that the folder holds."""
     if not any(_used(component) for component in components.values()):
         first_calls(pipe, components)
@@ -74,7 +74,7 @@ def _refuse_to_overwrite(folder: Path, overwrite: bool) -> None:
         )
 
 
-def _save(components: Mapping[str, Component], folder: Path) -> None:
+def _save(components: Mapping[str, PipeComponent], folder: Path) -> None:
     """Write the graphs that served, in place of those of these components that are there."""
     before = list(registry().store.saved(folder))
     used = {name: _used(component) for name, component in components.items()}
@@ -112,7 +112,7 @@ def _handle(module: torch.nn.Module) -> Handle:
     return handle
 
 
-def _used(component: Component) -> list[tuple[Request, Entry]]:
+def _used(component: PipeComponent) -> list[tuple[Request, Entry]]:
     """The graphs that served a component in this process and are sound."""
     graphs = []
     for request in component.used.values():
@@ -184,7 +184,7 @@ def _import(path: Path, publisher: str) -> None:
         raise PipelineError(f"The graphs in {path} are not loaded: {imported.text}.")
 
 
-def _check(folder: Path, components: Mapping[str, Component]) -> dict[str, Reason]:
+def _check(folder: Path, components: Mapping[str, PipeComponent]) -> dict[str, Reason]:
     """Refuse a folder without graphs that may be loaded; warn of those that do not fit here, and say which."""
     entries = list(registry().store.saved(folder))
     if not entries:
@@ -209,7 +209,7 @@ def _check(folder: Path, components: Mapping[str, Component]) -> dict[str, Reaso
     return misfits
 
 
-def _target_differs(entry: Entry, component: Component) -> str:
+def _target_differs(entry: Entry, component: PipeComponent) -> str:
     """In what a saved graph's target differs from this machine; empty where it does not."""
     from ..backends import get
 

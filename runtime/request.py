@@ -16,7 +16,7 @@ from ..common.refused import Refused
 from ..compiler import export
 from ..compiler.blocks.kind import KindCalls
 from ..compiler.composite_weights import NONE, Composites
-from ..compiler.process.job import Client
+from ..compiler.process.job import ClientModule
 from ..compiler.process.progress import Progress
 from ..graph_cache.key import GraphKey
 from ..graph_cache.model_hash import ModelSource
@@ -64,7 +64,7 @@ class Request:
     backend: Backend
     device: torch.device
     example_sizes: Mapping[str, int]
-    client: Client
+    client: ClientModule
     neighbours: tuple[Path, ...] = ()
     export_shapes: ShapeRange | None = None
     environment: str = ""
@@ -105,7 +105,7 @@ class RequestContext:
 
     component: str
     source: ModelSource
-    client: Client
+    client: ClientModule
     environment: str
     neighbours: tuple[Path, ...] = ()
     composites: Composites = NONE

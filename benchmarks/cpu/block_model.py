@@ -152,9 +152,16 @@ class Client:
     packages = ("block_model",)
     backend = "inductor"
     when_missing = "wait"
+    model = torch.nn.Module()
 
-    def context(self) -> RequestContext:
-        return RequestContext("block", ModelSource(None, "0123456789ab"), job.Client("block_model", {}), "benchmark")
+    @property
+    def component(self) -> Client:
+        return self
+
+    def context(self, module: torch.nn.Module) -> RequestContext:
+        return RequestContext(
+            "block", ModelSource(None, "0123456789ab"), job.ClientModule("block_model", {}), "benchmark"
+        )
 
     def rules(self) -> Rules:
         return rules()

@@ -28,7 +28,7 @@ from ..blocks import attention
 from ..blocks.capture import Settings
 from ..blocks.kind import KindCalls, capture_kind
 from ..code import code_record
-from .job import Checked, Client, Done, Job, Message, Stage
+from .job import Checked, ClientModule, Done, Job, Message, Stage
 
 Inputs = tuple[torch.Tensor, ...]
 Report = Callable[[Message], None]
@@ -163,7 +163,7 @@ def _captured(
     return program, None, wrapped, served
 
 
-def _prepared(client: Client) -> Any:
+def _prepared(client: ClientModule) -> Any:
     module = importlib.import_module(client.module, __package__.partition(".")[0])
     module.prepare(client.state)
     return module

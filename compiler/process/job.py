@@ -29,13 +29,14 @@ LOG_FILE = "compile.log"
 
 
 @dataclass(frozen=True)
-class Client:
-    """Who rebuilds the module in the worker, by `prepare(state)`, `wrap(component, module, inputs)`, `rules()`
-    and `block_settings()`, the `Settings` to capture a block with. Where its modules may be of classes inside of
-    functions, `class_of(name)` gives these.
+class ClientModule:
+    """The module of a client that rebuilds what is compiled, in the worker.
 
-    `module` is a dotted name; with a leading dot it is relative to the pack, whatever the pack is called here. `inputs`
-    are the names of the graph's inputs in order: a component may be called with and without some of them.
+    It has `prepare(state)`, `wrap(component, module, inputs)`, `rules()`, and `block_settings()`, the `Settings` to
+    capture a block with. Where its models may be of classes inside of functions, `class_of(name)` gives these.
+
+    Attributes:
+        module: a dotted name; with a leading dot it is relative to the pack, whatever the pack is called here.
     """
 
     module: str
@@ -68,7 +69,7 @@ class Job:
     export_shapes: ShapeRange
     example_sizes: Mapping[str, int]
     skeleton: bytes
-    client: Client
+    client: ClientModule
     niceness: int = 0
     sibling: Entry | None = None
     rebuild_from: Path | None = None
@@ -116,7 +117,7 @@ class Job:
             export_shapes=ShapeRange.from_json(data["export_shapes"]),
             example_sizes=data["example_sizes"],
             skeleton=skeleton,
-            client=Client(**data["client"]),
+            client=ClientModule(**data["client"]),
             niceness=data["niceness"],
             rebuild_from=Path(data["rebuild_from"]) if data["rebuild_from"] else None,
             constants=tuple(map(TensorMeta.from_json, data["constants"])),

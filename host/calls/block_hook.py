@@ -6,7 +6,7 @@ An APPLY_MODEL wrapper: not all of ComfyUI's diffusion models let DIFFUSION_MODE
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +18,6 @@ from ...common.reasons import Reason
 from ...common.refused import Refused
 from ...compiler.blocks.repeated import entries_of, repeated_blocks
 from ...compiler.code.fingerprint import Rules
-from ...compiler.process.progress import Progress
 from ...graph_cache.model_hash import ModelSource
 from ...runtime.calls import backend_choice
 from ...runtime.calls.requests import COMPONENT, stored_requests
@@ -27,14 +26,14 @@ from ...runtime.calls.session import BlockRun
 from ...runtime.guards.guard_cache import GuardCache
 from ...runtime.guards.module_guard import ModuleGuard
 from ...runtime.obtain.registry import registry
-from ...runtime.request import Request, RequestContext
+from ...runtime.request import Request
 from ...signature.call_rules import Attention
 from ..capture.attention import ChosenAttention, compared
 from ..comfyui import contract
-from ..families.family import Family
+from ..families.family import HostFamily
 from ..weights import eligibility, host_memory, low_vram_blocks, paged_weights, plain
 from . import memory_plans
-from .component import Component, eager_text
+from .component import NodeComponent, eager_text
 from .memory_plans import MemoryPlans
 from .run import HostRun
 from .sampling_hook import SamplingHook, active
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 _PREFIX = "diffusion_model."  # of the patcher's keys
 
 
-class Blocks(Family):
+class Blocks(HostFamily):
     """What the blocks of all models have in common for the host."""
 
     component = COMPONENT
@@ -57,16 +56,16 @@ class BlockHook(SamplingHook):
     wraps = "APPLY_MODEL"
 
     def __init__(self, options: ModelNodeOptions, node_id: str | None, source: ModelSource) -> None:
-        super().__init__(Component(Blocks(), node_id, source))
+        super().__init__(NodeComponent(Blocks(), node_id, source))
         self.options = options
 
     def preload(self, patcher: Any) -> None:
         """Begin to restore the graphs that the store has for the model's blocks, before the first call."""
-        preload_blocks(self._component, self.options, patcher, patcher.model.diffusion_model, _PREFIX, self._guards)
+        preload_blocks(self.component, self.options, patcher, patcher.model.diffusion_model, _PREFIX, self._guards)
 
     @override
     def start(self, patcher: Any, module: torch.nn.Module) -> HostRun:
-        client = BlockClient(self._component, self.options, module, _PREFIX, patcher.load_device)
+        client = HostBlockClient(self.component, self.options, module, _PREFIX, patcher.load_device)
         return start_blocks(client, patcher, module, self._guards)
 
     @override
@@ -88,7 +87,7 @@ class BlockHook(SamplingHook):
 
 
 def preload_blocks(
-    component: Component,
+    component: NodeComponent,
     options: ModelNodeOptions,
     patcher: Any,
     module: torch.nn.Module,
@@ -98,13 +97,13 @@ def preload_blocks(
     """Begin to restore the graphs that the store has for a model's blocks."""
 
     def requests() -> Iterator[tuple[Request, int]]:
-        client = BlockClient(component, options, module, prefix, patcher.load_device)
+        client = HostBlockClient(component, options, module, prefix, patcher.load_device)
         return stored_requests(client, module, patcher.load_device, guards)
 
     component.preload_requests(patcher, requests, options.backend if options.when_missing != "eager" else "")
 
 
-def start_blocks(client: BlockClient, patcher: Any, module: torch.nn.Module, guards: GuardCache) -> HostRun:
+def start_blocks(client: HostBlockClient, patcher: Any, module: torch.nn.Module, guards: GuardCache) -> HostRun:
     """Begin a run of a model whose blocks are compiled, and whose weights are loaded. Never raises."""
     try:
         registry().release_orphans()
@@ -114,7 +113,7 @@ def start_blocks(client: BlockClient, patcher: Any, module: torch.nn.Module, gua
         return HostRun(reasons.NotInspected("model", type(error).__name__, in_brief(error)), patcher=patcher)
 
 
-def _started(client: BlockClient, patcher: Any, module: torch.nn.Module, guards: GuardCache) -> HostRun:
+def _started(client: HostBlockClient, patcher: Any, module: torch.nn.Module, guards: GuardCache) -> HostRun:
     run = HostRun(
         patcher=patcher,
         epoch=eligibility.epoch(patcher),
@@ -132,7 +131,7 @@ def _started(client: BlockClient, patcher: Any, module: torch.nn.Module, guards:
     return run
 
 
-class BlockClient:
+class HostBlockClient:
     """What a run of blocks asks ComfyUI.
 
     Args:
@@ -140,10 +139,15 @@ class BlockClient:
     """
 
     def __init__(
-        self, component: Component, options: ModelNodeOptions, model: torch.nn.Module, prefix: str, device: torch.device
+        self,
+        component: NodeComponent,
+        options: ModelNodeOptions,
+        model: torch.nn.Module,
+        prefix: str,
+        device: torch.device,
     ) -> None:
-        self._component = component
-        self._model = model
+        self.component = component
+        self.model = model
         self.backend = options.backend
         self.when_missing = options.when_missing
         self.packages = tuple(dict.fromkeys(("comfy", type(model).__module__.partition(".")[0])))
@@ -155,9 +159,6 @@ class BlockClient:
         self._paged_versions: dict[str, int] = {}  # of each block, when the run began
         self.prefix = prefix
         self._prefixes = tuple(f"{prefix}{name}" for name in repeated_blocks(model))
-
-    def context(self) -> RequestContext:
-        return self._component.context(self._model)
 
     def rules(self) -> Rules:
         return rules()
@@ -221,12 +222,6 @@ class BlockClient:
 
     def compared(self, options: Any) -> Any:
         return compared(options)
-
-    def with_memory(self, run: HostRun, request: Request, x: torch.Tensor) -> Request:
-        return self._component.with_memory(run, request, x)
-
-    def follow(self, label: str) -> Callable[[Progress], None]:
-        return self._component.follow(label)
 
 
 def rules() -> Rules:

@@ -28,7 +28,7 @@ from ...runtime.request import Request, RequestContext
 from ..capture import compile_client
 from ..comfyui import model_source
 from ..comfyui.garbage import no_collection
-from ..families import Family
+from ..families import HostFamily
 from ..show import badges, status
 from ..show.progress import CompileProgress, report_run
 from ..weights import eligibility, host_memory, paged_weights
@@ -38,16 +38,16 @@ from .run import HostRun
 log = logging.getLogger("onegraph.host")
 
 
-class Component(component.Component):
+class NodeComponent(component.Component):
     """One component of one node: the host's side of dispatching its calls.
 
     Args:
         part: names it where a node has several.
     """
 
-    def __init__(self, family: Family, node_id: str | None, source: ModelSource, part: str = "") -> None:
+    def __init__(self, family: HostFamily, node_id: str | None, source: ModelSource, part: str = "") -> None:
         super().__init__(family)
-        self.family: Family = family
+        self.family: HostFamily = family
         self.node_id = node_id
         self.source = source
         self.part = part

@@ -22,10 +22,10 @@ from ...runtime.calls.dispatch import Call, count_eager
 from ...runtime.guards.guard_cache import GuardCache
 from ..comfyui import contract, model_source
 from ..comfyui.options import ModelNodeOptions
-from ..families import CONTROLNETS, Family, family_of
+from ..families import CONTROLNETS, HostFamily, family_of
 from ..show import status
-from .block_hook import BlockClient, Blocks, preload_blocks, start_blocks
-from .component import Component, eager_text
+from .block_hook import Blocks, HostBlockClient, preload_blocks, start_blocks
+from .component import NodeComponent, eager_text
 from .module_proxy import ModuleProxy, plain, stand_in
 from .run import HostRun, start_run
 from .sampling import sampling as current_sampling
@@ -34,7 +34,7 @@ from .sampling_hook import KEY
 _LOADERS = {"control_net_name": "controlnet"}
 
 
-def family_for(control_net: Any) -> Family | Reason:
+def family_for(control_net: Any) -> HostFamily | Reason:
     """The family of a CONTROL_NET's module, or why no graph serves it."""
     lacking = contract.refusal("ControlNet")
     if lacking is not None:
@@ -62,9 +62,9 @@ class ControlNetHook:
         run: the one under way.
     """
 
-    def __init__(self, family: Family, options: ModelNodeOptions, node_id: str | None, source: ModelSource) -> None:
+    def __init__(self, family: HostFamily, options: ModelNodeOptions, node_id: str | None, source: ModelSource) -> None:
         self.options = options
-        self._component = Component(family, node_id, source)
+        self.component = NodeComponent(family, node_id, source)
         self._guards = GuardCache()
         self._patcher: Any = None
         self.run: HostRun | None = None
@@ -85,7 +85,7 @@ class ControlNetHook:
 
     def preload(self, patcher: Any) -> None:
         """Begin to restore the graph for any size before the first call."""
-        module, component = patcher.model, self._component
+        module, component = patcher.model, self.component
         if self.options.shapes == "any size":
             examples = functools.partial(component.family.examples, module, patcher, None)
             component.preload(patcher, module, self.options.backend, examples, self._guards)
@@ -96,14 +96,14 @@ class ControlNetHook:
         """A sampling is over. The host calls this once for each place at which it used the ControlNet, or never."""
         run, self.run = self.run, None
         if run is not None:
-            self._component.finish(run)
+            self.component.finish(run)
 
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """The weights leave the device, unless `unpatch_all` is False: then a clone takes over where they are."""
         if unpatch_all:
             if self.run is not None:
                 self.run.release()
-            self._component.dispatcher.release_captures()
+            self.component.release_captures()
 
     # One call -----------------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class ControlNetHook:
             return original()
         run = self._current(module)
         prepare = functools.partial(self._prepare, module, run, args, kwargs)
-        result = self._component.dispatcher.call(run, module, prepare, original)
+        result = self.component.dispatch(run, module, prepare, original)
         if isinstance(result, dict):
             return result
         *outputs, middle = result
@@ -139,7 +139,7 @@ class ControlNetHook:
         """What to run through a graph for one call of the module, or why not."""
         chosen = self.options
         shape_policy = shape_policy_of(chosen.shapes)
-        return self._component.call(run, module, args, kwargs, chosen.backend, shape_policy, chosen.when_missing)
+        return self.component.prepared(run, module, args, kwargs, chosen.backend, shape_policy, chosen.when_missing)
 
 
 class ControlBlocksHook(ControlNetHook):
@@ -147,7 +147,7 @@ class ControlBlocksHook(ControlNetHook):
 
     @override
     def preload(self, patcher: Any) -> None:
-        preload_blocks(self._component, self.options, patcher, patcher.model, "", self._guards)
+        preload_blocks(self.component, self.options, patcher, patcher.model, "", self._guards)
 
     @override
     def serve(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -163,7 +163,7 @@ class ControlBlocksHook(ControlNetHook):
     @override
     def _start(self, module: torch.nn.Module) -> HostRun:
         patcher = self._patcher()
-        client = BlockClient(self._component, self.options, module, "", patcher.load_device)
+        client = HostBlockClient(self.component, self.options, module, "", patcher.load_device)
         return start_blocks(client, patcher, module, self._guards)
 
 

@@ -20,14 +20,14 @@ from ...compiler.blocks.repeated import repeated_blocks
 from ...graph_cache.model_hash import ModelSource
 from ...runtime.calls import backend_choice
 from ...runtime.calls.component import shape_policy_of
-from ...runtime.calls.dispatch import Call, Dispatcher
+from ...runtime.calls.dispatch import Call
 from ...runtime.guards import code_guard
 from ...runtime.obtain.registry import registry
 from ..comfyui import contract, model_source
 from ..comfyui.options import ModelNodeOptions
-from ..families import MODELS, Family, family_of
+from ..families import MODELS, HostFamily, family_of
 from .block_hook import compile_blocks
-from .component import Component, eager_text
+from .component import NodeComponent, eager_text
 from .run import HostRun, start_run
 from .sampling_hook import SamplingHook, active, detach
 
@@ -39,18 +39,13 @@ class ModelHook(SamplingHook):
 
     wraps = "DIFFUSION_MODEL"
 
-    def __init__(self, family: Family, options: ModelNodeOptions, node_id: str | None, source: ModelSource) -> None:
-        super().__init__(Component(family, node_id, source))
+    def __init__(self, family: HostFamily, options: ModelNodeOptions, node_id: str | None, source: ModelSource) -> None:
+        super().__init__(NodeComponent(family, node_id, source))
         self.options = options
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """What runs the calls."""
-        return self._component.dispatcher
 
     def preload(self, patcher: Any, dynprompt: Any = None) -> None:
         """Begin to restore the graphs for any size before the first call."""
-        module, component = patcher.model.diffusion_model, self._component
+        module, component = patcher.model.diffusion_model, self.component
         if self.options.shapes == "any size":
             examples = functools.partial(component.family.examples, module, patcher, dynprompt)
             compiles = self.options.when_missing != "eager"
@@ -75,7 +70,7 @@ class ModelHook(SamplingHook):
         self, module: Any, run: HostRun, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Call | Refused:
         """What to run through a graph for one call of the model that `run` is about, or why not."""
-        family, options = self._component.family, self.options
+        family, options = self.component.family, self.options
         name = type(module).__name__
         if not family.serves(module):
             return Refused(reasons.NotCompilable(name))
@@ -85,7 +80,7 @@ class ModelHook(SamplingHook):
         if refusal is not None:
             return Refused(refusal)
         shape_policy = shape_policy_of(options.shapes)
-        call = self._component.call(run, module, args, kwargs, options.backend, shape_policy, options.when_missing)
+        call = self.component.prepared(run, module, args, kwargs, options.backend, shape_policy, options.when_missing)
         if isinstance(call, Call) and options.shapes == "any size" and call.request.shapes.exact:
             run.report.rule = reasons.EachSizeOwnGraph(call.request.backend.name).text
         return call
@@ -105,7 +100,7 @@ def _innermost(module: Any, original: Callable[..., Any], *args: Any, **kwargs: 
         registry().counters.count_eager(reasons.NoNode())
         return original(*args, **kwargs)
     prepare = functools.partial(hook.prepare, module, run, original, args, kwargs)
-    return hook.dispatcher.call(run, module, prepare, functools.partial(original, *args, **kwargs))
+    return hook.component.dispatch(run, module, prepare, functools.partial(original, *args, **kwargs))
 
 
 def _has_blocks(module: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from ...runtime.guards.guard_cache import GuardCache
-from .component import Component
+from .component import NodeComponent
 from .run import HostRun
 
 KEY = "onegraph"
@@ -22,8 +22,8 @@ class SamplingHook:
 
     wraps: ClassVar[str]
 
-    def __init__(self, component: Component) -> None:
-        self._component = component
+    def __init__(self, component: NodeComponent) -> None:
+        self.component = component
         self._guards = GuardCache()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SamplingHook:
@@ -60,7 +60,7 @@ class SamplingHook:
                 del active[number]
                 if not active:
                     _runs.pop(key, None)
-                self._component.finish(run)
+                self.component.finish(run)
                 return
 
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
@@ -68,7 +68,7 @@ class SamplingHook:
         if unpatch_all:
             for _, run in _runs.get(id(patcher.model.diffusion_model), []):
                 run.release()
-            self._component.dispatcher.release_captures()
+            self.component.release_captures()
 
 
 # The runs under way by the module's id. The host hands one model's options, and so one node's wrapper, to another

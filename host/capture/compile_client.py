@@ -17,7 +17,7 @@ import torch
 
 from ...compiler.blocks.capture import Settings
 from ...compiler.code.fingerprint import Rules
-from ...compiler.process.job import Client
+from ...compiler.process.job import ClientModule
 from ...runtime.family import ModuleCall, modules_of
 from .. import families
 from ..weights import ggml
@@ -25,14 +25,14 @@ from ..weights import ggml
 _PLAIN = (bool, int, float, str)
 
 
-def client() -> Client:
+def client() -> ClientModule:
     """The client for compiles started by this ComfyUI, with the command-line options it runs under."""
     import comfy
     from comfy.cli_args import args
 
     plain = {k: v for k, v in vars(args).items() if v is None or isinstance(v, _PLAIN)}
     state = {"comfyui": str(Path(next(iter(comfy.__path__))).parent), "args": plain, "packs": ggml.folders()}
-    return Client(".host.capture.compile_client", {**state, "families": modules_of(families.registered())})
+    return ClientModule(".host.capture.compile_client", {**state, "families": modules_of(families.registered())})
 
 
 @functools.cache

@@ -9,14 +9,14 @@ from ...common import reasons
 from ...common.reasons import Reason
 from ..comfyui import contract
 from . import controlnet, unet, unet_video, vae, vae_hunyuan, vae_wan
-from .family import Family
+from .family import HostFamily
 from .vae import Half, VaeHalf
 
-MODELS: list[Family] = [
+MODELS: list[HostFamily] = [
     unet.Unet(),
     unet_video.VideoUnet(),
 ]  # diffusion models, whose calls go through the host's chain of wrappers
-CONTROLNETS: list[Family] = [controlnet.ControlNet()]
+CONTROLNETS: list[HostFamily] = [controlnet.ControlNet()]
 DECODER, ENCODER = vae.Decoder(), vae.Encoder()
 VAES: list[VaeHalf] = [
     DECODER,
@@ -37,8 +37,8 @@ __all__ = [
     "ENCODER",
     "MODELS",
     "VAES",
-    "Family",
     "Half",
+    "HostFamily",
     "VaeHalf",
     "family_of",
     "half_of",
@@ -47,17 +47,17 @@ __all__ = [
 ]
 
 
-def register(family: Family) -> None:
+def register(family: HostFamily) -> None:
     """Have a further kind of diffusion models compiled. Its module is imported in compiling processes, too."""
     MODELS.append(family)
 
 
-def registered() -> list[Family]:
+def registered() -> list[HostFamily]:
     """All families."""
     return [*MODELS, *CONTROLNETS, *VAES]
 
 
-def family_of(module: Any, among: Sequence[Family], name: str = "") -> Family | Reason:
+def family_of(module: Any, among: Sequence[HostFamily], name: str = "") -> HostFamily | Reason:
     """The family that a module belongs to, or why none compiles it. `name`: the module's for users."""
     lacking = [contract.refusal(family.feature, family.uses) for family in among]  # first: their classes may be gone
     for family, lacks in zip(among, lacking, strict=True):

@@ -20,13 +20,13 @@ from ...runtime.family import Arguments, Axis, Input, Tensors, by_name
 from ..comfyui.contract import Use
 from ..comfyui.prompt_size import FIRST, Size
 from ..weights.products import products
-from .family import FIRST_SIDE, FIRST_TOKENS, Family, one_path, torch_attention
+from .family import FIRST_SIDE, FIRST_TOKENS, HostFamily, one_path, torch_attention
 
 FOLDER = "controlnet"  # of ComfyUI's models, and part of its loaders' input
 _HINT = 8  # pixels of the hint for each latent unit
 
 
-class ControlNet(Family):
+class ControlNet(HostFamily):
     """Inputs: x [B,C,H,W], hint [1 or B,C',8H,8W], timesteps [B], context [B,T,D], for SDXL y [B,A]."""
 
     component = "controlnet"

@@ -19,7 +19,7 @@ FIRST_SIDE, FIRST_TOKENS = 32, 77  # latent units and tokens of a usual call
 PIXELS = 8  # of a side of an image, for each latent unit of SD
 
 
-class Family(family.Family):
+class HostFamily(family.Family):
     """One kind of ComfyUI's modules. `like` of an example is the patcher of the model.
 
     Attributes:

@@ -19,7 +19,7 @@ from ..comfyui.contract import Use, uses
 from ..comfyui.prompt_size import FIRST, Size, prompt_size
 from ..weights.products import products
 from . import residuals
-from .family import FIRST_TOKENS, PIXELS, Family, attention, of_steps, one_path
+from .family import FIRST_TOKENS, PIXELS, HostFamily, attention, of_steps, one_path
 
 MODULE = "comfy.ldm.modules.diffusionmodules.openaimodel"
 
@@ -41,7 +41,7 @@ _NEUTRAL = {
 }
 
 
-class Unet(Family):
+class Unet(HostFamily):
     """Inputs: x [B,C,H,W], timesteps [B], context [B,T,D], for SDXL y [B,A], and residuals of some of its blocks."""
 
     component = "unet"

@@ -18,7 +18,7 @@ from ...common.refused import Refused
 from ...runtime.family import Arguments, Axis, Input, Tensors
 from ..comfyui.contract import Use, uses
 from ..comfyui.prompt_size import FIRST, Size
-from .family import Family, one_path
+from .family import HostFamily, one_path
 
 Half = Literal["decoder", "encoder"]
 HALVES: tuple[Half, ...] = ("decoder", "encoder")
@@ -39,7 +39,7 @@ class Layout:
     pixels: int
 
 
-class VaeHalf(Family):
+class VaeHalf(HostFamily):
     """The decoder or the encoder of one kind of VAE. `like` of an example is ComfyUI's VAE object.
 
     Attributes:

@@ -83,7 +83,7 @@ def model_findings(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
     from ...compiler.blocks.repeated import repeated_blocks
     from ...graph_cache.model_hash import ModelSource, hash_file
     from ...runtime.guards.guard_cache import GuardCache
-    from ..calls.component import Component
+    from ..calls.component import NodeComponent
     from ..families import MODELS, family_of
 
     module, source = patcher.model.diffusion_model, ModelSource(path, hash_file(path))
@@ -98,7 +98,7 @@ def model_findings(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
     if refusal is not None:
         yield Finding(family.component, "refused", code=refusal.code, text=refusal.text)
         return
-    component = Component(family, None, source)
+    component = NodeComponent(family, None, source)
     examples = functools.partial(family.examples, module, patcher, None)
     for request in component.expected(patcher, module, backend, examples, GuardCache()):
         yield _judge(family.component, request)
@@ -108,7 +108,7 @@ def _vae(vae: Any, path: Path, backend: str) -> Iterator[Finding]:
     from ...common.reasons import Reason
     from ...graph_cache.model_hash import ModelSource, hash_file
     from ...runtime.guards.guard_cache import GuardCache
-    from ..calls.component import Component
+    from ..calls.component import NodeComponent
     from ..calls.vae.eligibility import halves_of
 
     halves = halves_of(vae)
@@ -121,7 +121,7 @@ def _vae(vae: Any, path: Path, backend: str) -> Iterator[Finding]:
         if refusal is not None:
             yield Finding(family.component, "refused", code=refusal.code, text=refusal.text)
             continue
-        component = Component(family, None, source, part)
+        component = NodeComponent(family, None, source, part)
         examples = functools.partial(family.examples, module, vae, None)
         for request in component.expected(vae.patcher, module, backend, examples, GuardCache()):
             yield _judge(family.component, request)
@@ -131,12 +131,13 @@ def _blocks(patcher: Any, module: Any, backend: str, source: Any) -> Iterator[Fi
     """Graphs of blocks that the store has: which others a run needs only its calls tell."""
     from ...runtime.calls.requests import COMPONENT, stored_requests
     from ...runtime.guards.guard_cache import GuardCache
-    from ..calls.block_hook import BlockClient, Blocks
-    from ..calls.component import Component
+    from ..calls.block_hook import Blocks, HostBlockClient
+    from ..calls.component import NodeComponent
     from ..comfyui.options import ModelNodeOptions
 
     options = ModelNodeOptions(backend, "any size", "eager")
-    client = BlockClient(Component(Blocks(), None, source), options, module, "diffusion_model.", patcher.load_device)
+    component = NodeComponent(Blocks(), None, source)
+    client = HostBlockClient(component, options, module, "diffusion_model.", patcher.load_device)
     stored = [*stored_requests(client, module, patcher.load_device, GuardCache())]
     yield from (_judge(COMPONENT, request) for request, _ in stored)
     if not stored:

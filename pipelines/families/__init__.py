@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from . import blocks, controlnet, unet, vae, video
-from .family import Family
+from .family import PipeFamily
 
-FAMILIES: list[Family] = [
+FAMILIES: list[PipeFamily] = [
     unet.Unet(),
     video.VideoUnet(),
     controlnet.ControlNet(),
@@ -17,15 +17,15 @@ FAMILIES: list[Family] = [
 ]
 _BLOCKS = blocks.Blocks()  # of what no family serves as a whole
 
-__all__ = ["FAMILIES", "Family", "family_of", "register"]
+__all__ = ["FAMILIES", "PipeFamily", "family_of", "register"]
 
 
-def register(family: Family) -> None:
+def register(family: PipeFamily) -> None:
     """Have a further kind of modules compiled. The module that defines it is imported in compiling processes, too."""
     FAMILIES.append(family)
 
 
-def family_of(module: torch.nn.Module) -> Family | None:
+def family_of(module: torch.nn.Module) -> PipeFamily | None:
     """The family that a module belongs to, or None: it is not compiled."""
     candidate = next((family for family in FAMILIES if family.serves(module)), None)
     return candidate or (_BLOCKS if _BLOCKS.serves(module) else None)

@@ -10,7 +10,7 @@ from ...compiler.blocks.repeated import repeated_blocks
 from ...compiler.composite_weights import PLAIN
 from ...runtime.calls.requests import COMPONENT
 from .. import adapters
-from .family import Family
+from .family import PipeFamily
 
 # Where UNets and their encoders are defined. Levels of some are alike, but few and large, and no test tried them.
 _UNETS = (
@@ -21,7 +21,7 @@ _UNETS = (
 )
 
 
-class Blocks(Family):
+class Blocks(PipeFamily):
     """Models without a family of their own. No table of them: what their blocks take is seen in their calls."""
 
     component = COMPONENT

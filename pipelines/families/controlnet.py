@@ -17,13 +17,13 @@ from ...common.refused import Refused
 from ...runtime.calls import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, by_name
 from . import unet
-from .family import Family, Tensors, noise, own_forward
+from .family import PipeFamily, Tensors, noise, own_forward
 from .unet import TEXT_TIME, conditions
 
 _PIXELS = latent_ranges.PIXELS
 
 
-class ControlNet(Family):
+class ControlNet(PipeFamily):
     """Inputs: sample [B,C,H,W], timesteps [B], context [B,T,D], image [B,3,8H,8W]; for SDXL the UNet's others, too."""
 
     component = "controlnet"

@@ -12,7 +12,7 @@ from ...runtime import family
 from ...runtime.family import Tensors, plain
 
 
-class Family(family.Family):
+class PipeFamily(family.Family):
     """One kind of diffusers' modules. `like` of an example is the pipeline.
 
     Attributes:
@@ -64,4 +64,4 @@ def steps_of(timestep: Any, sample: torch.Tensor) -> torch.Tensor | None:
     return torch.as_tensor(timestep, device=sample.device).reshape(-1).expand(sample.shape[0]).float()
 
 
-__all__ = ["Family", "Tensors", "noise", "own_forward", "plain", "steps_of"]
+__all__ = ["PipeFamily", "Tensors", "noise", "own_forward", "plain", "steps_of"]

@@ -15,7 +15,7 @@ from ...common.refused import Refused
 from ...runtime.calls import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, by_name
 from . import residuals
-from .family import Family, Tensors, noise, own_forward, plain, steps_of
+from .family import PipeFamily, Tensors, noise, own_forward, plain, steps_of
 
 _TAKEN = {"sample", "timestep", "encoder_hidden_states", "added_cond_kwargs", "return_dict", *residuals.ARGUMENTS}
 _PER_IMAGE = ("text_embeds", "time_ids", "timestep_cond")  # inputs of a vector for each element of the batch
@@ -124,7 +124,7 @@ def usual_call(pipe: Any, module: Any) -> Arguments:
     return Arguments((noise(2, config.in_channels, side, side, like=module), 500, context), kwargs)
 
 
-class Unet(Family):
+class Unet(PipeFamily):
     """Inputs: sample [B,C,H,W], timesteps [B], context [B,T,D]; for SDXL text_embeds [B,A] and time_ids [B,N].
 
     Where a call passes them, timestep_cond [B,G], in which a distilled model has the guidance scale, and a ControlNet's

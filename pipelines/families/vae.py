@@ -15,7 +15,7 @@ import torch
 from ...common import reasons
 from ...common.refused import Refused
 from ...runtime.family import Arguments, Axis, Input
-from .family import Family, Tensors, noise, own_forward
+from .family import PipeFamily, Tensors, noise, own_forward
 from .unet import side_of
 
 _SMALLEST, _LARGEST = 2, 256  # latent units; tiles leave slim remainders at the borders
@@ -45,7 +45,7 @@ def factor_of(module: Any) -> int:
     return 2 ** max(len(strides), len(upsamples))
 
 
-class VaeHalf(Family):
+class VaeHalf(PipeFamily):
     """Input: latents [1,C,h,w] or an image [1,3,H,W], one at a time: more make no difference to a VAE's speed."""
 
     chunk = 1

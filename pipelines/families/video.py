@@ -14,7 +14,7 @@ from ...common.refused import Refused
 from ...runtime.calls import latent_ranges
 from ...runtime.family import Arguments, Axis, Input, by_name
 from . import vae
-from .family import Family, Tensors, noise, own_forward, plain, steps_of
+from .family import PipeFamily, Tensors, noise, own_forward, plain, steps_of
 from .unet import levels_of, side_of, with_upsampled_sizes
 
 _FEWEST_FRAMES, _MOST_FRAMES = 2, 32
@@ -28,7 +28,7 @@ def _frames_of(pipe: Any) -> int:
     return frames if isinstance(frames, int) else _USUAL_FRAMES
 
 
-class VideoUnet(Family):
+class VideoUnet(PipeFamily):
     """Inputs: sample [1,F,C,H,W], timesteps [1], context [1,T,D], time_ids [1,N]. One video at a time."""
 
     component = "unet"
@@ -89,7 +89,7 @@ class VideoUnet(Family):
         return Arguments((sample, 500, context, 100 * noise(2, _IDS, like=unet).abs()))
 
 
-class VideoDecoder(Family):
+class VideoDecoder(PipeFamily):
     """Inputs: latents of one video's frames [F,C,h,w], which are decoded together, and which are stills [1,F]."""
 
     component = "vae_decoder"

@@ -187,7 +187,7 @@ class KindGraph:
         """What a block returns for a call, computed by the graph; or why not, and then nothing was changed.
 
         Args:
-            compared: see `Client.compared`.
+            compared: see `BlockClient.compared`.
         """
         graph = self.graph
         if self.refusal is not None or graph is None:

@@ -27,7 +27,7 @@ from ..graphs.loaded_graph import LoadedGraph
 from ..obtain.registry import registry
 from ..request import Request
 from .block_kind import KindGraph, Matched
-from .client import Client
+from .client import BlockClient
 from .obtaining import obtain_all
 from .requests import block_request
 from .run import Run
@@ -112,7 +112,7 @@ class _Pending:
 class Kinds:
     """The kinds of one run, by the architecture digests of their blocks."""
 
-    def __init__(self, client: Client, run: Run) -> None:
+    def __init__(self, client: BlockClient, run: Run) -> None:
         self._client = client
         self._run_of = weakref.ref(run)
         self._kinds: dict[str, list[KindGraph]] = {}
@@ -234,7 +234,7 @@ class Kinds:
     def _obtained(self, request: Request) -> LoadedGraph | Refused:
         """The graph, if there is one; `BlockRecorded` where one is to be compiled after this call."""
         self._client.requested(request)
-        graph = registry().obtain(request, "eager", self._client.follow(request.label))
+        graph = registry().obtain(request, "eager", self._client.component.follow(request.label))
         if isinstance(graph, LoadedGraph) or self._client.when_missing == "eager":
             return graph
         compiles = registry().compiles
@@ -258,7 +258,8 @@ class Kinds:
         started = time.perf_counter()
         client, run = self._client, self._run
         names = ", ".join(sorted({one.kind.name for one in pending}))
-        graphs = obtain_all(requests, client.when_missing, client.follow(f"{len(pending)} kinds of blocks ({names})"))
+        follow = client.component.follow(f"{len(pending)} kinds of blocks ({names})")
+        graphs = obtain_all(requests, client.when_missing, follow)
         seconds = time.perf_counter() - started
         for one, graph in zip(pending, graphs, strict=True):
             kind = one.kind
@@ -297,7 +298,7 @@ class Kinds:
                     () if narrow is None else tuple(narrow.samples()),
                 )
                 asked = dataclasses.replace(one.request, calls=calls, model=skeleton)
-                requests.append(client.with_memory(run, asked, one.like))
+                requests.append(client.component.with_memory(run, asked, one.like))
             return requests
         except Exception as error:  # of whatever the model is given
             log.debug("a model's call cannot be described", exc_info=True)

@@ -1,4 +1,4 @@
-"""Whoever calls a model whose blocks are compiled: ComfyUI's host, diffusers' pipelines."""
+"""Whoever makes the calls: ComfyUI's host, diffusers' pipelines."""
 
 from __future__ import annotations
 
@@ -18,9 +18,25 @@ from .routing import MethodSlot
 
 
 class Client(Protocol):
-    """What a run of blocks needs to know of whoever calls the model.
+    """Whoever asks for the graphs of a component, of a whole model or of its blocks."""
+
+    def context(self, module: torch.nn.Module) -> RequestContext:
+        """Who asks for graphs of a module."""
+
+    def with_memory(self, run: Any, request: Request, x: torch.Tensor) -> Request:
+        """The request with what is known of memory, for a graph that may have to be compiled."""
+        return request
+
+    def follow(self, label: str) -> Callable[[Progress], None]:
+        """What follows a compile that the user waits for; it may raise the user's interrupt."""
+
+
+class BlockClient(Protocol):
+    """What a run of blocks needs to know besides: of their calls, weights and options.
 
     Attributes:
+        component: that asks for the graphs.
+        model: whose blocks they are.
         packages: whose objects blocks' arguments are taken apart by.
         backend: its name, or `auto`.
     """
@@ -29,8 +45,11 @@ class Client(Protocol):
     backend: str
     when_missing: WhenMissing
 
-    def context(self) -> RequestContext:
-        """Who asks for graphs."""
+    @property
+    def component(self) -> Client: ...
+
+    @property
+    def model(self) -> torch.nn.Module: ...
 
     def rules(self) -> Rules:
         """How the model's modules are to be read."""
@@ -64,9 +83,3 @@ class Client(Protocol):
     def compared(self, options: Any) -> Any:
         """The options with torch's attention in them, for comparisons of a graph that calls functions with eager: these
         functions are called for the result alone, as often as eager would."""
-
-    def with_memory(self, run: Any, request: Request, x: torch.Tensor) -> Request:
-        """The request with what is known of memory, for a graph that may have to be compiled."""
-
-    def follow(self, label: str) -> Callable[[Progress], None]:
-        """What follows a compile that the user waits for; it may raise the user's interrupt."""

@@ -14,11 +14,10 @@ from ...common.outputs import Output
 from ...common.reasons import Reason
 from ...common.refused import Refused
 from ...common.torch_guards import TensorLooks
-from ...compiler.process.progress import Progress
 from ..family import Family, Shapes, Tensors
 from ..graphs.first_use import QuantisingEager
 from ..graphs.spot_check import cropped
-from ..request import Request, RequestContext, WhenMissing, make_request
+from ..request import Request, WhenMissing, make_request
 from . import backend_choice
 from .dispatch import Call, Dispatcher
 from .run import Run
@@ -33,26 +32,14 @@ def shape_policy_of(shapes: Shapes) -> ShapePolicy:
     return lambda any_size: "any size" if any_size and shapes == "any size" else "exact"
 
 
-class Component:
+class Component(Dispatcher):
     """The calls of one family for one client. A subclass tells who asks, and what else the client knows."""
 
     def __init__(self, family: Family) -> None:
+        super().__init__()
         self.family = family
-        self.dispatcher = Dispatcher(self)
 
-    def context(self, module: torch.nn.Module) -> RequestContext:
-        """Who asks for graphs of a module."""
-        raise NotImplementedError
-
-    def with_memory(self, run: Any, request: Request, x: torch.Tensor) -> Request:
-        """The request with what is known of memory, for a graph that may have to be compiled."""
-        return request
-
-    def follow(self, label: str) -> Callable[[Progress], None]:
-        """What follows a compile that the user waits for; it may raise the user's interrupt."""
-        raise NotImplementedError
-
-    def call(
+    def prepared(
         self,
         run: Run,
         module: torch.nn.Module,

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -22,11 +22,11 @@ from ...common.errors import in_brief
 from ...common.outputs import Output, mapped
 from ...common.reasons import Reason
 from ...common.refused import Refused
-from ...compiler.process.progress import Progress
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..guards import ambient_modes
 from ..obtain.registry import registry
 from ..request import Request, WhenMissing
+from .client import Client
 from .run import Run
 from .seen_calls import MOST_SEEN, Seen, plain
 
@@ -81,24 +81,13 @@ class Call:
         return [[t[start : start + self.chunk] if sliced else t for t, sliced in pairs] for start in starts]
 
 
-class Client(Protocol):
-    """What dispatching needs to know of whoever makes the calls."""
+class Dispatcher(Client):
+    """Runs the calls of one component, for one client."""
 
-    def with_memory(self, run: Any, request: Request, x: torch.Tensor) -> Request:
-        """The request with what is known of memory, for a graph that may have to be compiled."""
-
-    def follow(self, label: str) -> Callable[[Progress], None]:
-        """What follows a compile that the user waits for; it may raise the user's interrupt."""
-
-
-class Dispatcher:
-    """Runs the calls of one component."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self) -> None:
         self._served: weakref.WeakSet[LoadedGraph] = weakref.WeakSet()
 
-    def call(
+    def dispatch(
         self, run: Run, module: torch.nn.Module, prepare: Callable[[], Call | Refused], original: Callable[[], Any]
     ) -> Any:
         """Run one call: by a graph where one serves it, else by `original`. Never raises for the graph's sake.
@@ -199,7 +188,7 @@ class Dispatcher:
         if not checked and (graph is None or id(graph) not in run.bound):
             return CHANGED
         if graph is None or graph.retired is not None:
-            obtained = self._obtain(run, self._client.with_memory(run, request, inputs[0]), call.when_missing)
+            obtained = self._obtain(run, self.with_memory(run, request, inputs[0]), call.when_missing)
             if isinstance(obtained, Refused):
                 return obtained
             graph = obtained
@@ -216,7 +205,7 @@ class Dispatcher:
         compiled = registry().exact_compiles.setdefault(request.key.architecture, set())
         exact = request.shapes.exact
         full = exact and digest not in compiled and len(compiled) >= MOST_EXACT
-        graph = registry().obtain(request, "eager" if full else when_missing, self._client.follow(request.label))
+        graph = registry().obtain(request, "eager" if full else when_missing, self.follow(request.label))
         if exact and not full and not (isinstance(graph, LoadedGraph) and graph.origin == "restored"):
             compiled.add(digest)
         if isinstance(graph, Refused):

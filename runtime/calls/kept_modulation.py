@@ -25,7 +25,7 @@ from ...signature.call_tree import OPTIONS, Form, UnknownArgumentError, flatten,
 from ...signature.modulation import GIVEN, Given, watching
 from ...signature.parameters import parameters_of
 from ..obtain.registry import Registry, registry
-from .client import Client
+from .client import BlockClient
 from .look_ahead import LookAhead
 from .requests import stored_modulation
 from .run_block import RunBlock
@@ -109,7 +109,7 @@ class Watching:
 class KeptModulation:
     """The modulation of the blocks of one run."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BlockClient) -> None:
         self._client = client
         self._source: WeightSource | None = None
         self._kept = self._computed = 0

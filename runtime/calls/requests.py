@@ -19,14 +19,19 @@ from ..guards.guard_cache import GuardCache
 from ..obtain.registry import registry
 from ..request import PREFIX, Request
 from . import backend_choice
-from .client import Client
+from .client import BlockClient
 
 COMPONENT = "block"
 _LABELS: Mapping[Any, str] = {"called": ", attention called"}
 
 
 def block_request(
-    client: Client, block: torch.nn.Module, architecture: str, shapes: dict[str, Any], dtype: str, device: torch.device
+    client: BlockClient,
+    block: torch.nn.Module,
+    architecture: str,
+    shapes: dict[str, Any],
+    dtype: str,
+    device: torch.device,
 ) -> Request | Refused:
     """Make the request for the graph that serves a block's calls of one form, at those sizes that its capture admits.
 
@@ -36,7 +41,7 @@ def block_request(
             sizes of 1 its calls differ from those of another graph.
         dtype: of the first tensor among them, without `torch.`.
     """
-    context = client.context()
+    context = client.component.context(client.model)
 
     def build(candidate: Backend) -> Request | Refused:
         if not isinstance(candidate, ServesBlocks):
@@ -65,15 +70,15 @@ def block_request(
     return backend_choice.choose(client.backend, device, build)
 
 
-def stored_modulation(client: Client, architecture: str) -> tuple[Given, ...]:
+def stored_modulation(client: BlockClient, architecture: str) -> tuple[Given, ...]:
     """The modules whose results stored graphs for blocks of an architecture take as arguments; empty: none does."""
-    context = client.context()
+    context = client.component.context(client.model)
     keys = registry().store.keys(COMPONENT, [architecture], context.source, context.neighbours)
     return next((given for key in keys if (given := given_in_json(key["shapes"]["form"]))), ())
 
 
 def stored_requests(
-    client: Client, model: torch.nn.Module, device: torch.device, guards: GuardCache
+    client: BlockClient, model: torch.nn.Module, device: torch.device, guards: GuardCache
 ) -> Iterator[tuple[Request, int]]:
     """Yield the requests for graphs that the store has for blocks of a model, and how many blocks each may serve."""
     rules = client.rules()
@@ -83,7 +88,7 @@ def stored_requests(
         architecture = guards.of(block, rules).architecture(block)
         counts[architecture] += 1
         block_of[architecture] = block
-    context, attends = client.context(), client.attention({})
+    context, attends = client.component.context(client.model), client.attention({})
     for key in registry().store.keys(COMPONENT, counts.keys(), context.source, context.neighbours):
         architecture, shapes, dtype = key["architecture"], key["shapes"], key["dtype"]
         if shapes.get("attention", "captured") != attends:

@@ -10,7 +10,7 @@ from ...common.reasons import Reason
 from ...common.refused import Refused
 from ..guards.module_guard import ModuleGuard
 from .block_kind import KindGraph
-from .client import Client
+from .client import BlockClient
 from .run import Run
 
 
@@ -38,7 +38,7 @@ class RunBlock:
     served: bool = False
     started: set[int] = field(default_factory=set)
 
-    def look(self, client: Client, run: Run) -> bool:
+    def look(self, client: BlockClient, run: Run) -> bool:
         """Note what the block is now; whether it is another structure than at the last look."""
         self.guard.refresh(self.block)
         obtained = client.skeleton(run, self.name, self.block, self.guard)

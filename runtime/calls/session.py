@@ -29,7 +29,7 @@ from ..obtain.registry import registry
 from .block_kind import BlockCall, KindGraph, Matched, Raised
 from .block_kinds import Differing, Kinds, choose
 from .call_weights import CallWeights
-from .client import Client
+from .client import BlockClient
 from .kept_modulation import KeptModulation
 from .routing import MethodSlot, own_slot, routed
 from .run import Run
@@ -52,7 +52,7 @@ class BlockRun:
 
     def __init__(
         self,
-        client: Client,
+        client: BlockClient,
         run: Run,
         model: torch.nn.Module,
         guards: GuardCache,

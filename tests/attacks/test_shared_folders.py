@@ -26,7 +26,7 @@ from support.store.users import as_root, as_user, meanwhile
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common import reasons
 from onegraph.common.refused import Refused
-from onegraph.compiler.process.job import Client, Job, write_job
+from onegraph.compiler.process.job import ClientModule, Job, write_job
 from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.copies import remove_copy
 from onegraph.graph_cache.crash import leftovers
@@ -95,7 +95,7 @@ def test_a_member_brings_no_code_into_a_compile(home: str, models: Path, source:
     crafted = tmp_path / "crafted"
     crafted.mkdir()
     shapes, evil = toy.shapes(), pickle.dumps(Payload(marker))
-    write_job(Job("toy", "inductor", "cpu", shapes, shapes, {}, evil, Client("support.models.toy", {})), crafted)
+    write_job(Job("toy", "inductor", "cpu", shapes, shapes, {}, evil, ClientModule("support.models.toy", {})), crafted)
 
     def swap() -> None:
         for job in models.rglob("job.json"):

@@ -22,7 +22,7 @@ from onegraph.backends.inductor import InductorRunner
 from onegraph.compiler.process import ready_workers
 from onegraph.host import families
 from onegraph.host.calls import model_hook as hook
-from onegraph.host.calls.component import Component
+from onegraph.host.calls.component import NodeComponent
 from onegraph.host.calls.vae import hook as vae_hook
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.graphs.faithfulness import relative_l2
@@ -184,7 +184,7 @@ def test_what_goes_wrong_does_not_reach_the_queue(model: Any, monkeypatch: pytes
     def fails(*args: Any) -> None:
         raise RuntimeError("unknown host")
 
-    monkeypatch.setattr(Component, "request", fails)
+    monkeypatch.setattr(NodeComponent, "request", fails)
     assert hook.compile_model(model, hook.ModelNodeOptions(), NODE)[1].startswith("ready: ")
 
 

@@ -11,7 +11,7 @@ from ....common import reasons
 from ....common.reasons import Reason
 from ....common.refused import Refused
 from ....runtime.request import Request
-from ...families import Family
+from ...families import HostFamily
 from ..run import HostRun
 
 # By key digest: a request and whether all results of its graph were finite, as a flag on the device.
@@ -48,7 +48,7 @@ def set_random_state(vae: Any, state: tuple[torch.Tensor, torch.Tensor | None]) 
 
 
 def recomputed_in_float32(
-    family: Family, run: HostRun, module: torch.nn.Module, x: torch.Tensor
+    family: HostFamily, run: HostRun, module: torch.nn.Module, x: torch.Tensor
 ) -> tuple[torch.Tensor | None, Reason]:
     """What float32 gives where eager overflows, or None, and the reason for the user."""
     exact = None
@@ -58,7 +58,7 @@ def recomputed_in_float32(
     return exact, reasons.VaeOverflows(str(x.dtype).removeprefix("torch."), exact is not None)
 
 
-def _in_float32(family: Family, module: torch.nn.Module, image: torch.Tensor) -> torch.Tensor | None:
+def _in_float32(family: HostFamily, module: torch.nn.Module, image: torch.Tensor) -> torch.Tensor | None:
     """Decode or encode by a float32 copy of the weights, gone afterwards; None when that overflows too."""
     exact: Any = copy.deepcopy(module).float()
     output = family.run(exact, {"x": image.float()})

@@ -33,7 +33,7 @@ from ....runtime.obtain.registry import registry
 from ....runtime.request import Request, WhenMissing
 from ...comfyui import contract, model_source
 from ...families import Half, VaeHalf
-from ..component import Component, eager_text, wait_for
+from ..component import NodeComponent, eager_text, wait_for
 from ..module_proxy import plain, stand_in
 from ..run import HostRun, start_run
 from .call import Chunk, EagerRerun, Served, VaeCall, call_bytes, resolve_not_finite
@@ -67,7 +67,7 @@ class VaeHook:
         self.node_id = node_id
         self._source = source
         self._halves = halves
-        self._components = {part: Component(family, node_id, source, part) for part, family in halves.items()}
+        self._components = {part: NodeComponent(family, node_id, source, part) for part, family in halves.items()}
         self._has_encoder = has_encoder(source.path)
         self._guards = GuardCache()
         self._active = threading.local()
@@ -208,13 +208,13 @@ class VaeHook:
         started = time.perf_counter()
         component = self._components[part]
         prepare = functools.partial(self._prepare, chunk, component, x)
-        served = component.dispatcher.call(run, module, prepare, lambda: Served(class_method(x), whole=True))
+        served = component.dispatch(run, module, prepare, lambda: Served(class_method(x), whole=True))
         if not call.tiles:  # to wait for each tile would leave the device idle in between
             wait_for(x.device)
             run.report.call_ms = 1e3 * (time.perf_counter() - started)
         return served if isinstance(served, Served) else Served(served, whole=False)
 
-    def _prepare(self, chunk: Chunk, component: Component, x: torch.Tensor) -> Call | Refused:
+    def _prepare(self, chunk: Chunk, component: NodeComponent, x: torch.Tensor) -> Call | Refused:
         """What to run through a graph for one chunk or tile, or why not."""
 
         def plan(any_size: bool) -> Shapes | Reason:
@@ -224,7 +224,7 @@ class VaeHook:
             return decided.why if decided.shapes == "none" else decided.shapes
 
         when_missing = "eager" if chunk.call.tiles else self.options.when_missing
-        call = component.call(chunk.run, chunk.module, (x,), {}, self.options.backend, plan, when_missing)
+        call = component.prepared(chunk.run, chunk.module, (x,), {}, self.options.backend, plan, when_missing)
         if isinstance(call, Refused):
             return call
         request, eager = call.request, call.eager
@@ -240,7 +240,7 @@ class VaeHook:
 
         return dataclasses.replace(call, accept=accept)
 
-    def _decision(self, call: VaeCall, component: Component, x: torch.Tensor, any_size: bool) -> ResolutionDecision:
+    def _decision(self, call: VaeCall, component: NodeComponent, x: torch.Tensor, any_size: bool) -> ResolutionDecision:
         """The rule's decision, for all chunks of a call together; each call counts its size once."""
         if call.tiles:
             return ResolutionDecision("any size" if any_size else "exact", reasons.TilesNeverCompile())

@@ -38,7 +38,7 @@ def test_this_comfyui_has_all_that_is_used(feature: contract.Feature) -> None:
 
 
 @pytest.mark.parametrize("family", families.registered(), ids=lambda family: family.component)
-def test_this_comfyui_has_what_each_family_uses(family: families.Family) -> None:
+def test_this_comfyui_has_what_each_family_uses(family: families.HostFamily) -> None:
     assert family.uses
     assert contract.missing(family.uses) == ()
 
@@ -72,7 +72,7 @@ def test_other_parameters_are_another_function(model: Any, monkeypatch: pytest.M
 
 
 def test_a_family_whose_class_is_gone_leaves_the_others(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gone(families.Family):
+    class Gone(families.HostFamily):
         component = supported = "another"
         uses = contract.uses("comfy.ldm.modules.diffusionmodules.openaimodel", "NoSuchModel")
 

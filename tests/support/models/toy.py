@@ -10,7 +10,7 @@ import torch
 
 from onegraph.backends import get, rebuilder
 from onegraph.compiler.code import fingerprint
-from onegraph.compiler.process.job import Client
+from onegraph.compiler.process.job import ClientModule
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.runtime.request import Request
@@ -183,6 +183,7 @@ def request(
     hint = {"batch": 2, "height": 8, "width": 8, "context": 5}
     hint |= {d.name: d.low for d in spec.dims if d.exact}
     return Request(
-        key, source, spec, "any size", module, PREFIX, backend, CPU, hint, Client("support.models.toy", state or {}),
+        key, source, spec, "any size", module, PREFIX, backend, CPU, hint,
+        ClientModule("support.models.toy", state or {}),
         neighbours, shapes() if rebuilder(backend) is not None else None,
     )  # fmt: skip

@@ -141,15 +141,22 @@ class Client:
 
     packages = ("support",)
     backend = "inductor"
+    worker = __name__
+    environment = "toy"
 
     def __init__(self, when_missing: WhenMissing = "wait") -> None:
         self.when_missing = when_missing
+        self.model = torch.nn.Module()
         self.followed: list[Progress] = []
         self.refused: Reason | None = None
 
-    def context(self) -> RequestContext:
-        client = job.Client("support.models.toy_blocks", {})
-        return RequestContext("block", ModelSource(None, "0123456789ab"), client, "toy")
+    @property
+    def component(self) -> Client:
+        return self
+
+    def context(self, module: torch.nn.Module) -> RequestContext:
+        worker = job.ClientModule(self.worker, {})
+        return RequestContext("block", ModelSource(None, "0123456789ab"), worker, self.environment)
 
     def rules(self) -> Rules:
         return rules()

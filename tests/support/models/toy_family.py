@@ -77,7 +77,7 @@ class Toy(Family):
         return Arguments((torch.zeros(2, 4, 16, 16), torch.zeros(2), torch.zeros(2, 77, WIDTH)))
 
 
-class PipeToy(Toy, pipe_families.Family):
+class PipeToy(Toy, pipe_families.PipeFamily):
     """As a module that `compile_module` takes."""
 
 
@@ -86,7 +86,7 @@ pipe_families.register(PipeToy())
 if importlib.util.find_spec("comfy") is not None:
     from onegraph.host import families as host_families
 
-    class HostToy(Toy, host_families.Family):
+    class HostToy(Toy, host_families.HostFamily):
         """As ComfyUI's model."""
 
         supported = "toys"

@@ -152,10 +152,7 @@ class _Runner:
         return self._module(*inputs)
 
 
-class _Host:
-    def with_memory(self, run: object, request: Any, x: object) -> Any:
-        return request
-
+class _Host(Dispatcher):
     def follow(self, label: str) -> Callable[[object], None]:
         return lambda progress: None
 
@@ -176,7 +173,7 @@ def serve(checkpoint: Path | None) -> Start:
     inputs = toy.inputs()
     run = Run()
     call = Call(request, inputs, module, "wait")
-    Dispatcher(_Host()).call(run, module, lambda: call, lambda: module(*inputs))
+    _Host().dispatch(run, module, lambda: call, lambda: module(*inputs))
     return Start(registry().counters.compiles, run.report.compiled_calls, run.report.text())
 
 

@@ -373,21 +373,17 @@ def _call(script: Script, module: Any, inputs: Any) -> tuple[float, list[Reason]
 
     run = Run()
     request = toy.request(module, script.case.source, neighbours=(script.case.models,))
-    dispatcher = Dispatcher(_Host())
-    output = dispatcher.call(
+
+    class Host(Dispatcher):
+        """A client that knows nothing of memory, and follows no compile."""
+
+        def follow(self, label: str) -> Callable[[object], None]:
+            return lambda progress: None
+
+    output = Host().dispatch(
         run, module, lambda: Call(request, inputs, module, script.when_missing), lambda: module(*inputs)
     )
     return relative_l2(output, module(*inputs)), list(run.report.eager.elements())
-
-
-class _Host:
-    """A client's ambient_modes in which nothing is special."""
-
-    def with_memory(self, run: object, request: Any, x: object) -> Any:
-        return request
-
-    def follow(self, label: str) -> Callable[[object], None]:
-        return lambda progress: None
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from onegraph.backends.worker_pool import WorkerPool
 from onegraph.common.refused import Refused
 from onegraph.compiler import export
 from onegraph.compiler.process import worker
-from onegraph.compiler.process.job import Client, Job, write_job
+from onegraph.compiler.process.job import ClientModule, Job, write_job
 from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.entry import constants_of
 from onegraph.graph_cache.manifest import CONSTANTS_FILE
@@ -123,7 +123,7 @@ class Watching(WorkerPool):
 @pytest.mark.full
 def test_another_process_compiles_what_it_is_handed(tmp_path: Path) -> None:
     """As on a GPU, which copies of a process cannot use, and on systems without such copies."""
-    write_job(Job("deep", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, b"", Client("", {})), tmp_path)
+    write_job(Job("deep", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, b"", ClientModule("", {})), tmp_path)
     module, backend = deep(), InductorBackend()
     inputs = toy.inputs(4, 17, 9, 1)
     (other,) = others = worker.start_workers(tmp_path, 1)

@@ -17,7 +17,7 @@ from support.models import toy
 
 from onegraph.compiler import skeleton
 from onegraph.compiler.process import ready_workers, supervisor
-from onegraph.compiler.process.job import Client, Job
+from onegraph.compiler.process.job import ClientModule, Job
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="looks at processes as POSIX has them")
 
@@ -34,7 +34,7 @@ CACHE = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir())
 
 def job() -> Job:
     given = skeleton.dump(toy.Toy())
-    return Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, given, Client("support.models.toy", {}))
+    return Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, given, ClientModule("support.models.toy", {}))
 
 
 def start(count: int = 1, **given: float) -> None:

@@ -19,7 +19,7 @@ from onegraph.common.reasons import WaitsForChange
 from onegraph.common.refused import Refused
 from onegraph.compiler import skeleton
 from onegraph.compiler.process import supervisor
-from onegraph.compiler.process.job import Client, Job
+from onegraph.compiler.process.job import ClientModule, Job
 from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -46,7 +46,7 @@ def test_a_hanging_compile_is_stopped_with_its_workers(tmp_path: Path) -> None:
     seen: set[int] = set()
     job = Job(
         "toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(toy.Toy()),
-        Client("support.models.toy", {"sleep": 600}), workers=1,
+        ClientModule("support.models.toy", {"sleep": 600}), workers=1,
     )  # fmt: skip
     with pytest.raises(CompileError) as caught:
         supervisor.compile_in_child(job, tmp_path, lambda progress: seen.update(at_work(tmp_path)), limit=8)
@@ -145,7 +145,7 @@ def test_a_compile_pauses_as_long_as_it_is_told_to(tmp_path: Path) -> None:
 
     job = Job(
         "toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(toy.Toy()),
-        Client("support.models.toy", {"sleep": 600}), workers=1,
+        ClientModule("support.models.toy", {"sleep": 600}), workers=1,
     )  # fmt: skip
     with pytest.raises(CompileError, match="stopped after 8 seconds"):
         supervisor.compile_in_child(job, tmp_path, watch, limit=8, paused=paused)
@@ -162,9 +162,9 @@ from pathlib import Path
 from support.models import toy
 from onegraph.compiler import skeleton
 from onegraph.compiler.process import supervisor
-from onegraph.compiler.process.job import Client, Job
+from onegraph.compiler.process.job import ClientModule, Job
 job = Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(toy.Toy()),
-    Client("support.models.toy", {"sleep": 600}))
+    ClientModule("support.models.toy", {"sleep": 600}))
 place = Path(sys.argv[1])
 stage = []
 def watch(progress):

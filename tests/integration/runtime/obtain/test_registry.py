@@ -21,7 +21,7 @@ from onegraph.common.reasons import NoGraph, WaitsForChange
 from onegraph.common.refused import Refused
 from onegraph.compiler import skeleton
 from onegraph.compiler.process import supervisor
-from onegraph.compiler.process.job import Checked, Client, Job, to_json
+from onegraph.compiler.process.job import Checked, ClientModule, Job, to_json
 from onegraph.compiler.process.progress import Progress
 from onegraph.graph_cache.layout import COMPILER_CACHE, GRAPHS_FOLDER, STAGING_FOLDER, machine_id
 from onegraph.graph_cache.model_hash import ModelSource
@@ -262,7 +262,7 @@ def test_a_checked_graph_survives_a_death_in_the_trial(
     script = f"import os; print({json.dumps(json.dumps(checked))}, flush=True); {end}"
     monkeypatch.setattr(supervisor, "_start", lambda staging, scratch: _speaks(script, staging))
     module = toy.Toy()
-    client = Client("support.models.toy", {})
+    client = ClientModule("support.models.toy", {})
     job = Job("toy", "inductor", "cpu", toy.shapes(), toy.shapes(), {}, skeleton.dump(module), client)
     compiled = supervisor.compile_in_child(job, tmp_path, ignore)
     assert compiled.files == ("graph.aoti",)

@@ -13,7 +13,7 @@ from support.models import toy
 from onegraph.common.tensor_meta import TensorMeta
 from onegraph.compiler.process.job import (
     Checked,
-    Client,
+    ClientModule,
     Done,
     Failed,
     Job,
@@ -61,7 +61,7 @@ def test_a_job_arrives_as_it_was_ordered(rebuilt: bool, tmp_path: Path) -> None:
         export_shapes=toy.shapes(multiple=4),
         example_sizes={"batch": 2},
         skeleton=b"" if rebuilt else b"\x80",
-        client=Client(".host.capture.compile_client", {"args": {"cpu": True, "preview": None}}),
+        client=ClientModule(".host.capture.compile_client", {"args": {"cpu": True, "preview": None}}),
         niceness=10,
         rebuild_from=tmp_path / "graph" if rebuilt else None,
         constants=(WEIGHT,) if rebuilt else (),

@@ -27,7 +27,6 @@ from onegraph.runtime.graphs import binding
 from onegraph.runtime.obtain import registry
 from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
-from onegraph.runtime.request import Request
 from onegraph.signature.declared import ShapeRange
 
 UNIT = 8  # pixels
@@ -75,11 +74,8 @@ class Runner:
         return result
 
 
-class Client:
+class Client(Dispatcher):
     """Whoever makes the calls: nothing is known of memory, and nobody follows a compile."""
-
-    def with_memory(self, run: object, request: Request, x: object) -> Request:
-        return request
 
     def follow(self, label: str) -> Callable[[object], None]:
         return lambda progress: None
@@ -93,7 +89,7 @@ class World:
         self.request = toy.request(self.module, source, spec=in_pixels(toy.shapes()))
         self.source = source
         self.engine = Registry(Store(home), policy=ANY_SPEED)
-        self.dispatcher = Dispatcher(Client())
+        self.dispatcher = Client()
         self.inputs: tuple[torch.Tensor, ...] = toy.inputs()
         self.run = Run()
         self.originals = 0
@@ -113,7 +109,7 @@ class World:
             self.originals += 1
             return self.eager()
 
-        return self.dispatcher.call(self.run, self.module, prepare or (lambda: self.prepared(**options)), original)
+        return self.dispatcher.dispatch(self.run, self.module, prepare or (lambda: self.prepared(**options)), original)
 
     def eager(self) -> torch.Tensor:
         result: torch.Tensor = self.module(*self.inputs)
@@ -247,7 +243,7 @@ def test_an_error_of_the_original_is_the_hosts(world: World) -> None:
         raise ValueError("of the model's own")
 
     with pytest.raises(ValueError, match="of the model's own"):
-        world.dispatcher.call(world.run, world.module, lambda: Refused(WHY), original)
+        world.dispatcher.dispatch(world.run, world.module, lambda: Refused(WHY), original)
     assert world.counted() == (0, {WHY: 1})
 
 
