@@ -8,6 +8,7 @@ are in `torch_guards`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -35,8 +36,14 @@ def require(what: str) -> Any:
     Raises:
         LoadError: this torch lacks it.
     """
+    return _required(what, torch.__version__)
+
+
+@functools.cache
+def _required(what: str, torch_version: str) -> Any:
+    """`require`, which some calls of every step ask for the same."""
     if version() < OLDEST_TORCH:
-        raise LoadError(f"torch {torch.__version__} is too old for AOTInductor graphs; update to 2.8 or newer.")
+        raise LoadError(f"torch {torch_version} is too old for AOTInductor graphs; update to 2.8 or newer.")
     target: Any = torch
     for part in what.split(".")[1:]:
         if not hasattr(target, part):  # a submodule that nobody has imported yet
@@ -45,7 +52,7 @@ def require(what: str) -> Any:
         target = getattr(target, part, None)
         if target is None:
             raise LoadError(
-                f"torch {torch.__version__} has no {what}, which AOTInductor graphs need; "
+                f"torch {torch_version} has no {what}, which AOTInductor graphs need; "
                 "use a torch version named in the README or set backend to off."
             )
     return target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -72,10 +72,9 @@ class _BlocksRun(PipeRun):
         return _skeleton(module, skeletons)
 
     @override
-    @contextlib.contextmanager
-    def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
+    def weights(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[torch.nn.Module | Refused]:
         offloaded = any(map(offloading.is_offloaded, state_of(module).blocks))
-        yield Refused(reasons.OffloadedWeights()) if offloaded else module
+        return contextlib.nullcontext(Refused(reasons.OffloadedWeights()) if offloaded else module)
 
     @override
     def weight_source(self, module: torch.nn.Module, refusal: Reason) -> WeightSource | None:

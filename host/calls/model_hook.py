@@ -42,6 +42,7 @@ class ModelHook(SamplingHook):
     def __init__(self, family: HostFamily, options: ModelNodeOptions, node_id: str | None, source: ModelSource) -> None:
         super().__init__(NodeComponent(family, node_id, source))
         self.options = options
+        self._shape_policy = shape_policy_of(options.shapes)
 
     def preload(self, patcher: Any, dynprompt: Any = None) -> None:
         """Begin to restore the graphs for any size before the first call."""
@@ -79,8 +80,8 @@ class ModelHook(SamplingHook):
         refusal = _replaced_for_one_call(module, family.entry, original)
         if refusal is not None:
             return Refused(refusal)
-        shape_policy = shape_policy_of(options.shapes)
-        call = self.component.prepared(run, module, args, kwargs, options.backend, shape_policy, options.when_missing)
+        when_missing = options.when_missing
+        call = self.component.prepared(run, module, args, kwargs, options.backend, self._shape_policy, when_missing)
         if isinstance(call, Call) and options.shapes == "any size" and call.request.shapes.exact:
             run.report.rule = reasons.EachSizeOwnGraph(call.request.backend.name).text
         return call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,15 +115,12 @@ class HostRun(Run):
             return self.paged.skeleton
         return module if self.blocks is None else low_vram_blocks.skeleton(self.patcher, module)
 
-    @contextlib.contextmanager
-    def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
-        """The module with all its weights where a graph can read them, as long as this lasts."""
-        if self.paged is None:
-            refusal = None if self.blocks is None else low_vram_blocks.whole_refusal(self.patcher)
-            yield module if refusal is None else Refused(refusal)
-        else:
-            with self.paged.held() as held:
-                yield held
+    @override
+    def weights(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[torch.nn.Module | Refused]:
+        if self.paged is not None:
+            return self.paged.held()
+        refusal = None if self.blocks is None else low_vram_blocks.whole_refusal(self.patcher)
+        return contextlib.nullcontext(module if refusal is None else Refused(refusal))
 
     @override
     def timesteps(self, options: Any) -> Sequence[float]:

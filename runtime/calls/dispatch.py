@@ -46,10 +46,6 @@ class Substituted:
 Accepted = Output | Substituted | Refused
 
 
-def _as_it_is(inputs: Sequence[torch.Tensor], output: Output) -> Accepted:
-    return output
-
-
 @dataclass(frozen=True)
 class Call:
     """One call of a component, as a client prepares it.
@@ -60,7 +56,7 @@ class Call:
         eager: the same function of such inputs without a graph, at any size: to compare with at times.
         when_missing: what to do where there is no graph.
         chunk: elements of the batch that a graph takes at once; 0: all. Then the batch comes first in each output, too.
-        accept: judges the output of each chunk before it leaves.
+        accept: judges the output of each chunk before it leaves; None: it leaves as it is.
     """
 
     request: Request
@@ -68,7 +64,7 @@ class Call:
     eager: Callable[..., Output]
     when_missing: WhenMissing
     chunk: int = 0
-    accept: Callable[[Sequence[torch.Tensor], Output], Accepted] = _as_it_is
+    accept: Callable[[Sequence[torch.Tensor], Output], Accepted] | None = None
 
     def chunks(self) -> list[list[torch.Tensor]]:
         """The inputs in pieces that a graph takes; one that is the same for the whole batch is in all of them."""
@@ -162,7 +158,7 @@ class Dispatcher(Client):
             if result.refusal is not None:
                 return Refused(result.refusal)
             _report(run, call.request, graph, time.perf_counter() - started if first else None)
-            accepted = call.accept(chunk, result.output)
+            accepted = result.output if call.accept is None else call.accept(chunk, result.output)
             if isinstance(accepted, Refused):
                 return accepted
             if isinstance(accepted, Substituted):

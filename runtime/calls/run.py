@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,10 +74,9 @@ class Run:
         """The module as a graph is compiled for it."""
         return module
 
-    @contextlib.contextmanager
-    def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
+    def weights(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[torch.nn.Module | Refused]:
         """The module with all its weights where a graph can read them, as long as this lasts."""
-        yield module
+        return contextlib.nullcontext(module)
 
     def timesteps(self, options: Any) -> Sequence[float]:
         """The timesteps of a sampling whose model has these options, as the model is given them; empty: not known."""

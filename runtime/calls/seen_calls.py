@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ class Memory(NamedTuple):
 
     shared: bool
     as_expected: bool
+
+
+_EXPECTED, _UNEXPECTED = Memory(False, True), Memory(False, False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +74,10 @@ class Seen:
         return cls(TensorLooks(tensors), numbers, sizes, elsewhere, plain, extents, {}, ones, outside_rules)
 
     def memory_of(self, tensors: Sequence[torch.Tensor], changed: Sequence[int]) -> Memory:
-        """Where the tensors of a call of this look are. `changed`: those that the block writes to."""
+        """Where the tensors of a call of this look are. `changed`: those that the module writes to."""
         addresses = tuple(map(_ADDRESS, tensors))
+        if not changed:  # a step's own tensors rarely come back to where they were
+            return _EXPECTED if self.as_they_are and not functools.reduce(operator.or_, addresses) % 16 else _UNEXPECTED
         return self.memory.get(addresses) or self._looked_at(addresses, changed)
 
     def _looked_at(self, addresses: tuple[int, ...], changed: Sequence[int]) -> Memory:
