@@ -22,11 +22,10 @@ from ..compiler.process.progress import Progress
 from ..graph_cache.model_hash import ModelSource
 from ..runtime.calls import component
 from ..runtime.calls.component import ShapePolicy, shape_policy_of
-from ..runtime.calls.dispatch import Accepted, Call, Substituted
+from ..runtime.calls.dispatch import Accepted, Call, Substituted, fault_of
 from ..runtime.calls.run import Run
 from ..runtime.calls.run_report import RunReport
 from ..runtime.family import Shapes, Tensors
-from ..runtime.obtain.registry import registry
 from ..runtime.request import Request, RequestContext, WhenMissing
 from ..runtime.weights_digest import weights_digest
 from . import callers, compile_client
@@ -178,18 +177,13 @@ class PipeComponent(component.Component):
         request, eager = call.request, call.eager
 
         def accept(inputs: Sequence[torch.Tensor], output: Output) -> Accepted:
-            return output if is_finite(output) else self._judge(request, eager(*inputs))
+            if is_finite(output):
+                return output
+            reference = eager(*inputs)
+            dtype = str(tensors_of(reference)[0].dtype).removeprefix("torch.")
+            return Substituted(reference, fault_of(request, reference) or reasons.ResultNotFinite(dtype))
 
         return dataclasses.replace(call, accept=accept)
-
-    def _judge(self, request: Request, reference: Output) -> Accepted:
-        """A result that is not finite: is it the graph's fault or the model's?"""
-        if is_finite(reference):
-            registry().retire(request, reasons.GraphNotFinite())
-            return Substituted(reference, reasons.GraphNotFinite())
-        return Substituted(
-            reference, reasons.ResultNotFinite(str(tensors_of(reference)[0].dtype).removeprefix("torch."))
-        )
 
     # Requests -----------------------------------------------------------------------------------------------
 

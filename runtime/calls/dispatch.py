@@ -19,7 +19,7 @@ import torch
 
 from ...common import reasons
 from ...common.errors import in_brief
-from ...common.outputs import Output, mapped
+from ...common.outputs import Output, is_finite, mapped
 from ...common.reasons import Reason
 from ...common.refused import Refused
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
@@ -222,6 +222,18 @@ class Dispatcher(Client):
 
 def _still(graph: LoadedGraph, unchanged: Callable[[], bool]) -> bool:
     return graph.replaced() is None and unchanged()
+
+
+def fault_of(request: Request, reference: Output) -> Reason | None:
+    """Why a graph's result that is not finite must not leave, and is retired for it; None: eager's is not, either.
+
+    Args:
+        reference: eager's result.
+    """
+    if not is_finite(reference):
+        return None
+    registry().retire(request, reasons.GraphNotFinite())
+    return reasons.GraphNotFinite()
 
 
 def count_eager(run: Run, reason: Reason, calls: int = 1) -> None:

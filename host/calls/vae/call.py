@@ -7,12 +7,10 @@ from typing import Any
 
 import torch
 
-from ....common import reasons
-from ....common.outputs import Output, is_finite
+from ....common.outputs import Output
 from ....common.reasons import Reason
 from ....common.refused import Refused
-from ....runtime.calls.dispatch import Accepted, Substituted
-from ....runtime.obtain.registry import registry
+from ....runtime.calls.dispatch import Accepted, Substituted, fault_of
 from ....runtime.request import Request
 from ...families import Half, VaeHalf
 from ..run import HostRun
@@ -77,9 +75,9 @@ class Chunk:
 
 def resolve_not_finite(chunk: Chunk, request: Request, image: torch.Tensor, reference: Output) -> Accepted:
     """A result that must not leave: is it the graph or the model itself? `reference` is eager's."""
-    if is_finite(reference):
-        registry().retire(request, reasons.GraphNotFinite())
-        return Refused(reasons.GraphNotFinite())
+    fault = fault_of(request, reference)
+    if fault is not None:
+        return Refused(fault)
     exact, reason = recomputed_in_float32(chunk.family, chunk.run, chunk.module, image)
     if exact is None:
         chunk.run.refusal = reason

@@ -79,40 +79,25 @@ class Calls:
 
     onegraph: Hook
 
-    def decode(self, *args: Any, **kwargs: Any) -> Any:
-        function = functools.partial(super().decode, *args, **kwargs)  # type: ignore[misc]
-        return self.onegraph.run("decoder", self, "whole", function)
 
-    def encode(self, *args: Any, **kwargs: Any) -> Any:
-        self.onegraph.check_encoder()
-        function = functools.partial(super().encode, *args, **kwargs)  # type: ignore[misc]
-        return self.onegraph.run("encoder", self, "whole", function)
+def _told(name: str) -> Callable[..., Any]:
+    """A method of the VAE that tells the hook of its calls: a whole decode or encode, or one in tiles."""
+    part: Half = "decoder" if name.startswith("decode") else "encoder"
+    tiles: Literal["whole", "tiles"] = "tiles" if "tiled" in name else "whole"
 
-    def decode_tiled(self, *args: Any, **kwargs: Any) -> Any:
-        function = functools.partial(super().decode_tiled, *args, **kwargs)  # type: ignore[misc]
-        return self.onegraph.run("decoder", self, "tiles", function)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if part == "encoder":
+            self.onegraph.check_encoder()
+        function = functools.partial(getattr(super(Calls, self), name), *args, **kwargs)
+        return self.onegraph.run(part, self, tiles, function)
 
-    def encode_tiled(self, *args: Any, **kwargs: Any) -> Any:
-        self.onegraph.check_encoder()
-        function = functools.partial(super().encode_tiled, *args, **kwargs)  # type: ignore[misc]
-        return self.onegraph.run("encoder", self, "tiles", function)
+    method.__name__ = name
+    return method
 
-    def decode_tiled_(self, *args: Any, **kwargs: Any) -> Any:
-        function = functools.partial(super().decode_tiled_, *args, **kwargs)  # type: ignore[misc]
-        return self.onegraph.run("decoder", self, "tiles", function)
 
-    def encode_tiled_(self, *args: Any, **kwargs: Any) -> Any:
-        function = functools.partial(super().encode_tiled_, *args, **kwargs)  # type: ignore[misc]
-        return self.onegraph.run("encoder", self, "tiles", function)
-
-    def decode_tiled_3d(self, *args: Any, **kwargs: Any) -> Any:
-        function = functools.partial(super().decode_tiled_3d, *args, **kwargs)  # type: ignore[misc]
-        return self.onegraph.run("decoder", self, "tiles", function)
-
-    def encode_tiled_3d(self, *args: Any, **kwargs: Any) -> Any:
-        self.onegraph.check_encoder()
-        function = functools.partial(super().encode_tiled_3d, *args, **kwargs)  # type: ignore[misc]
-        return self.onegraph.run("encoder", self, "tiles", function)
+for _part in ("decode", "encode"):
+    for _name in (_part, f"{_part}_tiled", f"{_part}_tiled_", f"{_part}_tiled_3d"):
+        setattr(Calls, _name, _told(_name))
 
 
 @functools.cache
