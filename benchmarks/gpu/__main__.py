@@ -10,6 +10,7 @@ vae     the decoder and the encoder
 restore loading all cached graphs in a fresh process
 server  ComfyUI itself, as it starts by default (DynamicVRAM), restarted, and without DynamicVRAM
 sizes   the UNet's graph for every multiple of 8 pixels against that for the usual sizes; only where --only names it
+own     what of a replayed step is the pack's own part; only where --only names it
 controlnet  sampling steered by one ControlNet, a LoRA and a strength changed; only where --only names it
 fleet   a new machine's first step, graphs from a store over HTTP; only where --only names it
 bfloat16  the same with UNet weights in bfloat16, against eager and float32; only where --only names it
@@ -35,7 +36,7 @@ from .common import REFINERS, ROOT, SDXL_TFLOP, Bench
 
 GRAPHS = ("unet", "refiner", "vae")
 SECTIONS = ("limits", *GRAPHS, "restore", "server", "torch")
-EXTRA = ("sizes", "controlnet", "bfloat16", "fleet")
+EXTRA = ("sizes", "own", "controlnet", "bfloat16", "fleet")
 RESERVE = {"unet": 45.0, "refiner": 40.0, "vae": 15.0}  # seconds kept free for what follows the compiles
 
 
@@ -149,6 +150,12 @@ def sizes(bench: Bench) -> None:
     section.run(bench)
 
 
+def own(bench: Bench) -> None:
+    from . import own_part
+
+    own_part.run(bench)
+
+
 def controlnet(bench: Bench) -> None:
     from . import controlnet as section
 
@@ -202,6 +209,7 @@ def run(bench: Bench, wanted: list[str]) -> None:
         "server": lambda: served(bench),
         "torch": lambda: torch_compiled(bench),
         "sizes": lambda: sizes(bench),
+        "own": lambda: own(bench),
         "controlnet": lambda: controlnet(bench),
         "bfloat16": lambda: bfloat16(bench),
         "fleet": lambda: fleet(bench),

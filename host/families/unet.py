@@ -23,8 +23,8 @@ from .family import FIRST_TOKENS, PIXELS, HostFamily, attention, of_steps, one_p
 
 MODULE = "comfy.ldm.modules.diffusionmodules.openaimodel"
 
-# transformer_options that do not change what the UNet computes. A block's capture shows which options decide, a UNet's does
-# not: its transformers go through all of them (`BasicTransformerBlock.forward` copies each one for patches).
+# transformer_options that do not change what the UNet computes. A capture shows which options decide what a block does,
+# but not for a UNet: its transformers go through all of them (`BasicTransformerBlock.forward` copies each for patches).
 _NEUTRAL = {
     "wrappers",
     "callbacks",
