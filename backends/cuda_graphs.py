@@ -145,15 +145,23 @@ class CudaGraphs:
     def __call__(self, *inputs: torch.Tensor) -> Output:
         if not self._allowed or not _policy.after or inputs[0].device.type != "cuda":
             return self._function(*inputs)
+        replayed = self.replayed(inputs)
+        if replayed is not None:
+            return replayed
         shapes = tuple(t.shape for t in inputs)
-        captured = self._captured.get(shapes)
-        if captured is not None and torch.cuda.current_stream(inputs[0].device) == captured.stream:
-            counters.replayed_calls += 1
-            return captured.replay(inputs)
         if self.due(inputs):
             return self._first_capture(shapes, inputs)
         self._calls[shapes] += 1
         return self._function(*inputs)
+
+    def replayed(self, inputs: tuple[torch.Tensor, ...]) -> Output | None:
+        """Replay a call that was captured, in whatever thread; None: there is no such one."""
+        kept = self._captured if _policy.after else {}
+        captured = kept.get(tuple(t.shape for t in inputs)) if kept else None
+        if captured is None or torch.cuda.current_stream(inputs[0].device) != captured.stream:
+            return None
+        counters.replayed_calls += 1
+        return captured.replay(inputs)
 
     def due(self, inputs: tuple[torch.Tensor, ...]) -> bool:
         """Tell whether this call would be captured, if it is on a GPU."""

@@ -99,11 +99,8 @@ CONDITIONS = (
 def axes(module: Any, tensors: Tensors) -> tuple[Sequence[Axis], str]:
     """The axes of a UNet or ControlNet."""
     sample = tensors["sample"]
-    # On a GPU, attention asks whether there is a single key, and diffusers hands it the prompt's length as it is:
-    # torch.export refuses a range with both answers. (Where the length is an expression, it cannot tell.)
-    fewest = 2 if sample.device.type == "cuda" else 1
     height, width = sample.shape[-2:]
-    return latent_ranges.any_size(levels_of(module), sample.device, height, width, fewest)
+    return latent_ranges.any_size(levels_of(module), sample.device, height, width)
 
 
 def usual_call(pipe: Any, module: Any) -> Arguments:

@@ -12,9 +12,7 @@ _SMALLEST, _LARGEST, _LARGEST_OF_ALL = 8, 256, 512  # latent units
 _MOST_TOKENS = 1024
 
 
-def any_size(
-    levels: int, device: torch.device, height: int, width: int, fewest_tokens: int = 1
-) -> tuple[tuple[Axis, ...], str]:
+def any_size(levels: int, device: torch.device, height: int, width: int) -> tuple[tuple[Axis, ...], str]:
     """The axes batch, height, width and context of a graph for any size, and its label.
 
     On a GPU there are two such graphs: one for the usual sizes, where kernels read wider because sizes are known
@@ -39,6 +37,8 @@ def any_size(
         Axis("batch", 1, MOST_BATCH, text="batch {}"),
         Axis("height", smallest, largest, step, PIXELS),
         Axis("width", smallest, largest, step, PIXELS),
-        Axis("context", fewest_tokens, _MOST_TOKENS, text="{} tokens"),
+        # On a GPU, torch's attention asks whether there is a single key. Where it is given the prompt's length as it is
+        # (in diffusers, and in newer ComfyUIs), torch.export refuses a range with both answers.
+        Axis("context", 2 if device.type == "cuda" else 1, _MOST_TOKENS, text="{} tokens"),
     )
     return axes, f"{label} {smallest * PIXELS}-{largest * PIXELS}"

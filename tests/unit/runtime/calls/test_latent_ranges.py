@@ -41,6 +41,12 @@ def test_one_graph_serves_all_sizes_on_a_cpu(height: int) -> None:
     assert sides(CPU, 1920, height) == both(8, 256, 1)
 
 
+@pytest.mark.parametrize(("device", "fewest"), [(CPU, 1), (CUDA, 2)])
+def test_a_gpus_graph_is_for_two_tokens_and_more(device: torch.device, fewest: int) -> None:
+    axes, _ = latent_ranges.any_size(LEVELS, device, 128, 128)
+    assert [axis.low for axis in axes if axis.name == "context"] == [fewest]
+
+
 def test_labels_tell_the_two_graphs_apart() -> None:
     labels = [latent_ranges.any_size(LEVELS, CUDA, height // 8, 1920 // 8)[1] for height in (1080, 1088)]
     assert labels == ["every multiple of 8 pixels 40-4096", "any size 64-2048"]
