@@ -154,9 +154,9 @@ class Component(ABC):
         seconds = {f"compile{suffix}_s": round(entry.manifest.compile_seconds, 2)}
         if compile_.graph.origin == "compiled":
             seconds[f"compile{suffix}_beside_others"] = compile_.neighbours
-        self.put(
-            **seconds, **{f"artifact{suffix}_bytes": entry.bytes, f"artifact{suffix}_files": len(entry.manifest.files)}
-        )
+        files = entry.manifest.files
+        sizes = {f"artifact{suffix}_bytes": sum(one.bytes for one in files.values())}
+        self.put(**seconds, **sizes, **{f"artifact{suffix}_files": len(files)})
         call = self.call(name, self.given, self.main)
         try:
             output = call()
