@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 
 import torch
 
+from ...backends.capture_stream import capture_stream
 from ...backends.cuda_graphs import CudaGraphs, Release, Trials
+from .call_thread import in_thread
 
 
 class Captures:
@@ -29,6 +32,11 @@ class Captures:
     def held_bytes(self) -> int:
         """Bytes that they hold."""
         return 0 if self._cuda_graphs is None else self._cuda_graphs.held_bytes
+
+    def prepare(self, device: torch.device) -> None:
+        """Set up what a capture needs besides the graph, in the thread that will capture."""
+        if self._allowed and self._cuda_graphs is not None and device.type == "cuda":
+            in_thread(device, functools.partial(capture_stream, device))
 
     def due(self, inputs: tuple[torch.Tensor, ...]) -> bool:
         """Tell whether this call would be captured."""

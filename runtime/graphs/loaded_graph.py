@@ -298,6 +298,7 @@ class LoadedGraph:
                 with self._store.markers.loading(self.entry.folder):
                     weights = weights or zeros(self._constants, self.device)
                     run_once(runner, weights, inputs, self.device)
+                    self._captures.prepare(self.device)
                 if number:
                     self._runners.keep(runner)
 
