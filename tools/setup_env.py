@@ -61,7 +61,7 @@ def set_up(root: Path, environ: Mapping[str, str]) -> None:
 
 
 def stamp(root: Path) -> Path:
-    return root / ".venv" / "onegraph-setup.json"
+    return root / ".venv" / "onegraph-setup.json"  # its name in .venvs of earlier set-ups, which may be replaced, too
 
 
 def read_stamp(root: Path) -> list[str]:
@@ -114,7 +114,10 @@ def find_uv(root: Path, environ: Mapping[str, str]) -> str:
         if tool and os.access(tool, os.X_OK) and run("", [tool, "--version"], quiet=True):
             return tool
     folder = root / "build" / "uv"
-    run("Making an environment for uv (Debian: install python3-venv)", [sys.executable, "-Im", "venv", "--clear", folder])
+    run(
+        "Making an environment for uv (Debian: install python3-venv)",
+        [sys.executable, "-Im", "venv", "--clear", folder],
+    )
     options = ("--quiet", "--only-binary", ":all:", "--require-hashes", "-r", root / "requirements" / "bootstrap.lock")
     run("Installing uv", [folder / "bin" / "python", "-Im", "pip", "install", *options])
     return str(folder / "bin" / "uv")
@@ -125,7 +128,8 @@ def make_venv(root: Path, tool: str, environ: Mapping[str, str]) -> None:
     venv = [tool, "venv", "--clear", root / ".venv"]
     # Versions of pyenv that are not selected have nothing on PATH but shims, which refuse to run.
     home = environ.get("PYENV_ROOT") or Path(environ.get("HOME", "~")).expanduser() / ".pyenv"
-    path = os.pathsep.join([*map(str, newest_first(Path(home))), environ.get("PATH", os.defpath)])
+    unselected = sorted(map(str, Path(home).glob("versions/3.1[0-3].*/bin")), reverse=True)
+    path = os.pathsep.join([*unselected, environ.get("PATH", os.defpath)])
     if environ.get("UV_PYTHON"):
         run("Making .venv", venv, path=path)
     elif not any(
@@ -135,13 +139,10 @@ def make_venv(root: Path, tool: str, environ: Mapping[str, str]) -> None:
         run(f"Making .venv (it needs Python {SUPPORTED})", [*venv, "--python", PREFERRED], path=path)
 
 
-def newest_first(pyenv: Path) -> list[Path]:
-    found = [path for path in pyenv.glob("versions/3.1[0-3].*/bin")]
-    return sorted(found, key=lambda path: [int(number) for number in re.findall(r"\d+", path.parent.name)], reverse=True)
-
-
 def python_version(root: Path) -> str:
-    found = re.search(r"^version(?:_info)? *= *(\S+)", (root / ".venv" / "pyvenv.cfg").read_text(encoding="utf-8"), re.M)
+    found = re.search(
+        r"^version(?:_info)? *= *(\S+)", (root / ".venv" / "pyvenv.cfg").read_text(encoding="utf-8"), re.M
+    )
     return found.group(1) if found else ""
 
 
