@@ -109,15 +109,18 @@ def make_environment(root: Path, environ: Mapping[str, str], place: str) -> None
 
 
 def find_uv(root: Path, environ: Mapping[str, str]) -> str:
-    """The uv on PATH if it runs (a pyenv shim may exist and yet refuse), else a pinned one in build/uv."""
-    for tool in (shutil.which("uv", path=environ.get("PATH")), str(root / "build" / "uv" / "bin" / "uv")):
+    """The uv on PATH if it runs (a pyenv shim may exist and yet refuse), else a pinned one in build/uv.
+
+    The one of an activated .venv is none to make that .venv anew with.
+    """
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    path = os.pathsep.join(folder for folder in folders if folder != str(root / ".venv" / "bin"))
+    for tool in (shutil.which("uv", path=path), str(root / "build" / "uv" / "bin" / "uv")):
         if tool and os.access(tool, os.X_OK) and run("", [tool, "--version"], quiet=True):
             return tool
     folder = root / "build" / "uv"
-    run(
-        "Making an environment for uv (Debian: install python3-venv)",
-        [sys.executable, "-Im", "venv", "--clear", folder],
-    )
+    venv = [sys.executable, "-Im", "venv", "--clear", folder]
+    run("Making an environment for uv (on Debian it needs python3-venv)", venv)
     options = ("--quiet", "--only-binary", ":all:", "--require-hashes", "-r", root / "requirements" / "bootstrap.lock")
     run("Installing uv", [folder / "bin" / "python", "-Im", "pip", "install", *options])
     return str(folder / "bin" / "uv")
@@ -140,9 +143,8 @@ def make_venv(root: Path, tool: str, environ: Mapping[str, str]) -> None:
 
 
 def python_version(root: Path) -> str:
-    found = re.search(
-        r"^version(?:_info)? *= *(\S+)", (root / ".venv" / "pyvenv.cfg").read_text(encoding="utf-8"), re.M
-    )
+    config = (root / ".venv" / "pyvenv.cfg").read_text(encoding="utf-8")
+    found = re.search(r"^version(?:_info)? *= *(\S+)", config, re.MULTILINE)
     return found.group(1) if found else ""
 
 
