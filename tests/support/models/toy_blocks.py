@@ -139,6 +139,7 @@ def block_settings() -> Settings:
 class Client:
     """Who calls the toy. Its weights are where they are, and nobody changes them."""
 
+    module, label = __name__, "toy"
     packages = ("support",)
     backend = "inductor"
 
@@ -148,8 +149,7 @@ class Client:
         self.refused: Reason | None = None
 
     def context(self) -> RequestContext:
-        client = job.Client("support.models.toy_blocks", {})
-        return RequestContext("block", ModelSource(None, "0123456789ab"), client, "toy")
+        return RequestContext("block", ModelSource(None, "0123456789ab"), job.Client(self.module, {}), self.label)
 
     def rules(self) -> Rules:
         return rules()
