@@ -6,7 +6,6 @@ Modules depend on no other module: one that needs an empty store, or harms one, 
 from __future__ import annotations
 
 import importlib.util
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 from headless import host, models, server, workflows
 from support.comfyui import installation
 from support.comfyui.installation import CHECKPOINT as CHECKPOINT
-from support.comfyui.installation import Installation
 from support.comfyui.installation import environment_of as environment_of
 from support.comfyui.shared_graphs import SharedGraphs
 
@@ -43,14 +41,6 @@ def base(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str], 
     kinds = ["sdxl", *(["sdxl by oneflow"] if HAS_ONEFLOW else []), "decoder"]
     shared_graphs.give(Path(environment["ONEGRAPH_HOME"]), folder / "models/checkpoints" / CHECKPOINT, *kinds)
     return folder
-
-
-@pytest.fixture
-def copied(base: Path, environment: dict[str, str], tmp_path: Path) -> Installation:
-    """A base directory and a user's folder of this test's own, with the same graphs."""
-    shutil.copytree(base / "models", tmp_path / "comfyui" / "models")
-    shutil.copytree(environment["ONEGRAPH_HOME"], tmp_path / "home")
-    return Installation(tmp_path / "comfyui", tmp_path / "home")
 
 
 @pytest.fixture(scope="module")

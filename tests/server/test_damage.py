@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 from pathlib import Path
 
+import pytest
 from headless import host, server, workflows
-from support.comfyui.installation import Installation
 
-from .conftest import CHECKPOINT, difference, graph_folders, txt2img
+from .conftest import CHECKPOINT, difference, environment_of, graph_folders, txt2img
 
 
-def test_a_damaged_graph_and_no_compiler(copied: Installation, tmp_path: Path) -> None:
+@pytest.fixture
+def copied(base: Path, environment: dict[str, str], tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A base directory and an environment of this test's own, with the same graphs."""
+    shutil.copytree(base / "models", tmp_path / "comfyui" / "models")
+    shutil.copytree(environment["ONEGRAPH_HOME"], tmp_path / "home")
+    return tmp_path / "comfyui", environment_of(tmp_path / "home")
+
+
+def test_a_damaged_graph_and_no_compiler(copied: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    base, environment = copied
     (tmp_path / "bin").mkdir()
     alone = txt2img(seed=41, backend="inductor")
-    for folder in (*graph_folders(copied.base), *copied.home.glob("graphs/unet/*")):
+    for folder in (*graph_folders(base), *(tmp_path / "home").glob("graphs/unet/*")):
         for file in folder.glob("*.aoti"):
             file.write_bytes(file.read_bytes()[:1000])
-    bare = {**copied.environment, "PATH": str(tmp_path / "bin"), "CXX": ""}
-    with server.running(copied.base, host.comfyui_path(), env=bare) as third:
+    bare = {**environment, "PATH": str(tmp_path / "bin"), "CXX": ""}
+    with server.running(base, host.comfyui_path(), env=bare) as third:
         eager = third.run(workflows.without_onegraph(alone))
         damaged = third.run(alone)
         assert damaged.status == "success"
@@ -36,4 +46,4 @@ def test_a_damaged_graph_and_no_compiler(copied: Installation, tmp_path: Path) -
             first = next(text for node, text in result.texts if node == "2")
             assert first.startswith("ready: any size, oneflow (no inductor: no C++ compiler")
             assert result.text("2").startswith("restored in ")
-    assert CHECKPOINT in {p.name for p in copied.checkpoints.iterdir()}
+    assert CHECKPOINT in {p.name for p in (base / "models/checkpoints").iterdir()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -12,9 +13,16 @@ import pytest
 import websocket
 from headless import host, server, workflows
 from headless.standstill import wait_until
-from support.comfyui.installation import Installation
 
-from .conftest import difference, txt2img
+from .conftest import difference, environment_of, txt2img
+
+
+@pytest.fixture
+def copied(base: Path, environment: dict[str, str], tmp_path: Path) -> tuple[Path, Path]:
+    """A base directory and a user's folder of this test's own, with the same graphs."""
+    shutil.copytree(base / "models", tmp_path / "comfyui" / "models")
+    shutil.copytree(environment["ONEGRAPH_HOME"], tmp_path / "home")
+    return tmp_path / "comfyui", tmp_path / "home"
 
 
 def end_while_loading(running: server.Server, home: Path, sign: int) -> threading.Thread:
@@ -38,15 +46,16 @@ def _size(file: Path) -> int:
 
 @pytest.mark.full  # two servers each; tests/faults has the same with processes that cost less
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_a_server_ended_while_it_restores(sign: int, copied: Installation) -> None:
-    home, prompt = copied.home, txt2img(seed=61)
-    with server.running(copied.base, host.comfyui_path(), env=copied.environment) as first:
+def test_a_server_ended_while_it_restores(sign: int, copied: tuple[Path, Path]) -> None:
+    base, home = copied
+    prompt = txt2img(seed=61)
+    with server.running(base, host.comfyui_path(), env=environment_of(home)) as first:
         thread = end_while_loading(first, home, sign)
         with contextlib.suppress(OSError, websocket.WebSocketException):
             first.run(prompt)
         thread.join()
         assert first.wait() == -sign
-    with server.running(copied.base, host.comfyui_path(), env=copied.environment) as second:
+    with server.running(base, host.comfyui_path(), env=environment_of(home)) as second:
         result = second.run(prompt)
         assert result.text("2").startswith("restored in ")
         status = second.status()
