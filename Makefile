@@ -1,5 +1,5 @@
 # The few commands of this repository; `make` alone lists them.
-# PYTHON only starts tools/setup_env.py (3.8 or later): that script itself looks for the Python to build .venv with.
+# PYTHON only starts tools/setup_env.py (3.8 or later): that script has uv look for the Python to build .venv with.
 PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import json
-import os
 import re
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,6 +16,7 @@ import pytest
 import torch
 from support.models import block_pipes
 from support.models.block_pipes import BLOCKS, add_lora, distance, latents, qwen
+from support.processes import second_pipe
 
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_module, compile_pipe, load_pipe, save_pipe
@@ -93,21 +90,8 @@ def test_a_fresh_process_compiles_nothing(engine: Registry, blocks_home: Path, t
     pipe = _compiled()
     latents(pipe)
     save_pipe(pipe, tmp_path / "saved")
-    other = tmp_path / "home"
-    other.mkdir()
-    (other / "signing.key").write_bytes((blocks_home / "signing.key").read_bytes())
-    (other / "signing.key").chmod(0o600)
-    script = Path(__file__).parents[1] / "support" / "processes" / "second_blocks.py"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), str(tmp_path / "saved")],
-        env={**os.environ, "ONEGRAPH_HOME": str(other)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    told = json.loads(done.stdout.splitlines()[-1])
-    counted = {name: told[name] for name in ("compiles", "restores", "compiled_calls", "eager_calls")}
-    assert counted == {"compiles": 0, "restores": 1, "compiled_calls": STEPS * BLOCKS, "eager_calls": 0}, told
+    told = second_pipe.told("qwen", tmp_path / "saved", blocks_home / "signing.key", tmp_path / "home")
+    assert [told[name] for name in second_pipe.COUNTED] == [0, 1, STEPS * BLOCKS, 0], told
     assert told["distance"] < EXACT
 
 

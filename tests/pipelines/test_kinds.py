@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,23 +132,29 @@ def test_a_controlnet_of_sd(registry: Registry, tmp_path: Path) -> None:
     assert registry.counters.compiles == compiles
 
 
-@pytest.mark.full
-def test_flux(registry: Registry) -> None:
-    """Two kinds of blocks, each with one graph for all sizes, batches and prompt lengths."""
-    pipe, eager = compile_pipe(pipes.flux()), pipes.flux()
+def _by_blocks(make: Callable[[], Any], calls: list[dict[str, Any]]) -> tuple[Any, Any]:
+    """A compiled pipeline and an eager one, of which each block computed all these calls compiled."""
+    pipe, eager = compile_pipe(make()), make()
     plain = pipes.image(eager)
     assert pipes.distance(pipes.image(pipe), plain) <= 2
-    calls: list[dict[str, Any]] = [
-        {"height": 96, "width": 80, "tokens": 12},
-        {"num_images_per_prompt": 3, "guidance_scale": 7.0},
-        {"num_images_per_prompt": 9},
-    ]
     for call in calls:
         assert pipes.distance(pipes.image(pipe, **call), pipes.image(eager, **call)) <= 2, call
     assert pipes.distance(pipes.image(eager, seed=1), plain) > 50
     report = pipe.onegraph.report()
     assert set(report["transformer"].codes) <= {"block_recorded"}, str(report)
-    assert report["vae.decoder"].compiled_calls == 4 and registry.counters.compiles <= 3
+    return pipe, eager
+
+
+@pytest.mark.full
+def test_flux(registry: Registry) -> None:
+    """Two kinds of blocks, each with one graph for all sizes, batches and prompt lengths."""
+    calls: list[dict[str, Any]] = [
+        {"height": 96, "width": 80, "tokens": 12},
+        {"num_images_per_prompt": 3, "guidance_scale": 7.0},
+        {"num_images_per_prompt": 9},
+    ]
+    pipe, _ = _by_blocks(pipes.flux, calls)
+    assert pipe.onegraph.report()["vae.decoder"].compiled_calls == 4 and registry.counters.compiles <= 3
 
 
 def _sd3_call(pipe: Any) -> tuple[torch.Tensor, ...]:
@@ -159,19 +166,12 @@ def _sd3_call(pipe: Any) -> tuple[torch.Tensor, ...]:
 @pytest.mark.full
 def test_stable_diffusion_3(registry: Registry) -> None:
     """Blocks in which a prompt takes part, and a last one in which it ends."""
-    pipe, eager = compile_pipe(pipes.sd3()), pipes.sd3()
-    plain = pipes.image(eager)
-    assert pipes.distance(pipes.image(pipe), plain) <= 2
     calls: list[dict[str, Any]] = [
         {"height": 192, "width": 80, "tokens": 12},
         {"height": 384, "width": 384},
         {"guidance_scale": 1.0},
     ]
-    for call in calls:
-        assert pipes.distance(pipes.image(pipe, **call), pipes.image(eager, **call)) <= 2, call
-    assert pipes.distance(pipes.image(eager, seed=1), plain) > 50
-    report = pipe.onegraph.report()
-    assert set(report["transformer"].codes) <= {"block_recorded"}, str(report)
+    pipe, eager = _by_blocks(pipes.sd3, calls)
     assert registry.counters.compiles <= 2
     skipped = _sd3_call(pipe)
     with torch.no_grad():

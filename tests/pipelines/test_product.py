@@ -94,18 +94,22 @@ def hook_on_a_block(one: Taking, act: Act, at: int) -> None:
     one.undo.append(block.register_forward_pre_hook(once(act, at)).remove)
 
 
+def hook_of(kind: Any, before: Callable[[], object]) -> Any:
+    """A hook of a library's kind that does something before a call."""
+
+    class Hook(kind):  # type: ignore[misc]
+        def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+            before()
+            return args, kwargs
+
+    return Hook()
+
+
 def _diffusers_hook(module: Any, one: Taking, act: Act, at: int) -> None:
     from diffusers.hooks import HookRegistry, ModelHook
 
-    changed = once(act, at)
-
-    class Hook(ModelHook):  # type: ignore[misc]
-        def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-            changed()
-            return args, kwargs
-
     registry = HookRegistry.check_if_exists_or_initialize(module)
-    registry.register_hook(Hook(), "a pack's")
+    registry.register_hook(hook_of(ModelHook, once(act, at)), "a pack's")
     one.undo.append(lambda: registry.remove_hook("a pack's"))
 
 
@@ -120,14 +124,7 @@ def diffusers_hook_outside(one: Taking, act: Act, at: int) -> None:
 def accelerates_hook(one: Taking, act: Act, at: int) -> None:
     from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 
-    changed = once(act, at)
-
-    class Hook(ModelHook):  # type: ignore[misc]
-        def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-            changed()
-            return args, kwargs
-
-    add_hook_to_module(one.module, Hook())
+    add_hook_to_module(one.module, hook_of(ModelHook, once(act, at)))
     one.undo.append(lambda: remove_hook_from_module(one.module))
 
 

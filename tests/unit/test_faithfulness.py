@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,7 @@ REPORTED = (
 
 @pytest.fixture(scope="module")
 def tool() -> Any:
-    spec = importlib.util.spec_from_file_location("faithfulness_tool", ROOT / "tools" / "faithfulness.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("faithfulness")
 
 
 def test_the_published_table_has_every_case(tool: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import subprocess
 import sys
 import zipfile
@@ -12,17 +11,10 @@ from typing import Any
 
 import pytest
 
-TOOLS = Path(__file__).parents[2] / "tools"
-
 
 @pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(TOOLS))
-    spec = importlib.util.spec_from_file_location("onegraph_test_host_tool", TOOLS / "test_host.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def tool() -> Any:
+    return importlib.import_module("test_host")
 
 
 def test_only_packages_of_the_hosts_own_are_read(tool: Any) -> None:

@@ -1,8 +1,12 @@
-"""Prompts that are the same but for the ids of their nodes."""
+"""Nodes of prompts, and prompts that are the same but for the ids of theirs."""
 
 from __future__ import annotations
 
 from typing import Any
+
+
+def node(kind: str, **inputs: Any) -> dict[str, Any]:
+    return {"class_type": kind, "inputs": inputs}
 
 
 def computed(prompt: dict[str, Any]) -> list[tuple[str, str]]:

@@ -114,21 +114,18 @@ def scheduler() -> Any:
     )
 
 
+def _silent(pipe: Any) -> Any:
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
 def sd(seed: int = 0, **parts: Any) -> Any:
     """A StableDiffusionPipeline. It has no tokenizer: prompts are given as embeddings, see `embeddings`."""
     from diffusers import StableDiffusionPipeline
 
-    given = {"unet": unet(seed), "vae": vae(seed), "scheduler": scheduler(), **parts}
-    pipe = StableDiffusionPipeline(
-        **given,
-        text_encoder=None,
-        tokenizer=None,
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    given = {"unet": unet(seed), "vae": vae(seed), "scheduler": scheduler(), "text_encoder": None, "tokenizer": None}
+    absent = {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
+    return _silent(StableDiffusionPipeline(**{**given, **absent, **parts}))
 
 
 def sdxl(seed: int = 0, **parts: Any) -> Any:
@@ -144,8 +141,7 @@ def sdxl(seed: int = 0, **parts: Any) -> Any:
         tokenizer_2=None,
         add_watermarker=False,
     )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    return _silent(pipe)
 
 
 def video(seed: int = 0) -> Any:
@@ -191,55 +187,40 @@ def video(seed: int = 0) -> Any:
         feature_extractor=CLIPImageProcessor(crop_size=224, size=224),
         scheduler=EulerDiscreteScheduler(prediction_type="v_prediction", timestep_type="continuous", sigma_max=80),
     )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    return _silent(pipe)
+
+
+def _embedded(kind: Any, transformer: Any, seed: int, encoders: int) -> Any:
+    """A pipeline with the VAE of `vae` and none of its text encoders: prompts are given as embeddings."""
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    numbers = ("", "_2", "_3")[:encoders]
+    absent = {f"{part}{number}": None for part in ("text_encoder", "tokenizer") for number in numbers}
+    given = {"transformer": transformer.eval(), "vae": vae(seed, shift_factor=0.0)}
+    return _silent(kind(**given, scheduler=FlowMatchEulerDiscreteScheduler(), **absent))
 
 
 def flux(seed: int = 0, **config: Any) -> Any:
-    """A FluxPipeline of two double and two single blocks, with the VAE of `vae`. Prompts are given as embeddings."""
-    from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
+    """A FluxPipeline of two double and two single blocks."""
+    from diffusers import FluxPipeline, FluxTransformer2DModel
 
-    decoding = vae(seed, shift_factor=0.0)
     torch.manual_seed(seed)
     blocks = {"num_layers": 2, "num_single_layers": 2, "attention_head_dim": 16, "num_attention_heads": 2}
     widths = {"in_channels": 16, "joint_attention_dim": 32, "pooled_projection_dim": 32, "axes_dims_rope": (4, 4, 8)}
     made = FluxTransformer2DModel(**{**blocks, **widths, "guidance_embeds": True, **config})
-    pipe = FluxPipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(),
-        vae=decoding,
-        text_encoder=None,
-        tokenizer=None,
-        text_encoder_2=None,
-        tokenizer_2=None,
-        transformer=made.eval(),
-    )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    return _embedded(FluxPipeline, made, seed, encoders=2)
 
 
 def sd3(seed: int = 0, **config: Any) -> Any:
-    """A StableDiffusion3Pipeline of three blocks, with the VAE of `vae`. Prompts are given as embeddings."""
-    from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
+    """A StableDiffusion3Pipeline of three blocks."""
+    from diffusers import SD3Transformer2DModel, StableDiffusion3Pipeline
 
-    decoding = vae(seed, shift_factor=0.0)
     torch.manual_seed(seed)
     blocks = {"num_layers": 3, "attention_head_dim": 8, "num_attention_heads": 4, "caption_projection_dim": 32}
     widths = {"in_channels": 4, "out_channels": 4, "joint_attention_dim": 32, "pooled_projection_dim": 32}
     sizes = {"patch_size": 2, "sample_size": 16, "pos_embed_max_size": 24}
     made = SD3Transformer2DModel(**{**blocks, **widths, **sizes, **config})
-    pipe = StableDiffusion3Pipeline(
-        transformer=made.eval(),
-        scheduler=FlowMatchEulerDiscreteScheduler(),
-        vae=decoding,
-        text_encoder=None,
-        tokenizer=None,
-        text_encoder_2=None,
-        tokenizer_2=None,
-        text_encoder_3=None,
-        tokenizer_3=None,
-    )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    return _embedded(StableDiffusion3Pipeline, made, seed, encoders=3)
 
 
 def controlnet(pipe: Any, count: int = 1) -> Any:
@@ -260,8 +241,7 @@ def controlnet(pipe: Any, count: int = 1) -> Any:
     else:
         none = {"feature_extractor": None, "requires_safety_checker": False}
         result = StableDiffusionControlNetPipeline(**parts, controlnet=steering, **none)
-    result.set_progress_bar_config(disable=True)
-    return result
+    return _silent(result)
 
 
 def embeddings(pipe: Any, seed: int = 0, tokens: int = 77) -> dict[str, torch.Tensor]:
@@ -308,17 +288,5 @@ def tokenizer() -> Any:
 
 def model_folder(folder: Path) -> Path:
     """A model on the disk, as `save_pretrained` writes it, that takes prompts as text."""
-    from diffusers import StableDiffusionPipeline
-
-    pipe = StableDiffusionPipeline(
-        unet=unet(),
-        vae=vae(),
-        scheduler=scheduler(),
-        text_encoder=text_encoder(),
-        tokenizer=tokenizer(),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
-    pipe.save_pretrained(folder)
+    sd(text_encoder=text_encoder(), tokenizer=tokenizer()).save_pretrained(folder)
     return folder

@@ -70,7 +70,5 @@ def block_settings() -> Settings:
 class Client(toy_blocks.Client):
     """Who calls the toy."""
 
-    packages = ("support",)
-
     worker = __name__
     environment = "toy with a memory"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.comfyui.prompts import node
 
 from onegraph.host.jobs.sampled_models import SampledModel, sampled_models
 
@@ -22,10 +23,6 @@ TYPES = {
     "ModelSave": {"output": []},
     "KSampler": {"output": ["LATENT"]},
 }
-
-
-def node(kind: str, **inputs: Any) -> dict[str, Any]:
-    return {"class_type": kind, "inputs": inputs}
 
 
 def test_each_model_once_with_its_loras_in_order() -> None:

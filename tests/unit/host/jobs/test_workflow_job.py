@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.comfyui.prompts import node
 
 from onegraph.host.jobs.trial_runs import (
     JobError,
@@ -18,10 +19,6 @@ from onegraph.host.jobs.trial_runs import (
     run_until_nothing_compiles,
     shortened,
 )
-
-
-def node(kind: str, **inputs: Any) -> dict[str, Any]:
-    return {"class_type": kind, "inputs": inputs}
 
 
 @pytest.fixture
