@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,12 +113,12 @@ class PipeRun(Run):
         assert self.facts is not None
         return self.facts.bare
 
-    @contextlib.contextmanager
-    def weights(self, module: torch.nn.Module) -> Iterator[torch.nn.Module | Refused]:
+    @override
+    def weights(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[torch.nn.Module | Refused]:
         """The module whose weights a graph reads: the live one, where the names are its own."""
         assert self.facts is not None
         live = None if self.live is None or self.facts.own_weights else self.live()
-        yield module if live is None else live
+        return contextlib.nullcontext(module if live is None else live)
 
 
 def state_of(module: torch.nn.Module) -> ModuleState:
