@@ -20,12 +20,11 @@ import pytest
 import torch
 from support.models import block_pipes
 from support.models.block_pipes import BLOCKS, add_lora, distance, latents, qwen
+from support.scenes.process import new_process
 
-from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_module, compile_pipe, load_pipe, save_pipe
 from onegraph.runtime.calls.routing import Route
-from onegraph.runtime.obtain.registry import Registry, using
-from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.obtain.registry import Registry
 
 EXACT = 1e-6
 STEPS = 3
@@ -35,8 +34,7 @@ Change = Callable[[Any], Any]  # of a transformer; returns what was there before
 @pytest.fixture
 def engine(blocks_home: Path) -> Iterator[Registry]:
     """A registry as in a fresh process, in which nothing compiles."""
-    with using(Registry(Store(blocks_home), policy=ANY_SPEED)) as registry:
-        assert registry is not None
+    with new_process(blocks_home) as registry:
         yield registry
         assert registry.counters.compiles == 0
 

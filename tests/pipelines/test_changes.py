@@ -14,11 +14,10 @@ import pytest
 import torch
 from support.edits.cases import is_chosen
 from support.models import pipes
+from support.scenes.process import new_process
 
-from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_module, compile_pipe
-from onegraph.runtime.obtain.registry import Registry, using
-from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.obtain.registry import Registry
 
 Change = Callable[[Any, Any], Any]  # of a pipeline and one of its modules; returns what was there before
 
@@ -274,8 +273,7 @@ def cases() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def loaded(home: Path) -> Iterator[Registry]:
-    with using(Registry(Store(home), policy=ANY_SPEED)) as registry:
-        assert registry is not None
+    with new_process(home) as registry:
         yield registry
 
 

@@ -8,14 +8,12 @@ import pytest
 import torch
 from support.comfyui import vaes
 from support.models import dits
+from support.scenes.judge import distance
+from support.scenes.nodes import assert_close, blocks, compiled
 
-from onegraph.host.calls import model_hook
-from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 
 pytestmark = pytest.mark.full
-NODE = "7"
-CLOSE = 1e-5  # relative L2
 
 
 def _loaded(module: Any) -> Any:
@@ -53,7 +51,7 @@ def test_a_patched_model_stays_compiled_and_right(name: str, make: Any, counters
     apply = QwenImageDiffsynthControlnet().diffsynth_controlnet
     model = dits.load(name)
     patch, vae = make()
-    fast = model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), NODE)[0]
+    fast = compiled(model)
     with torch.inference_mode():
         dits.sample(fast, name, steps=1)
         compiles, plain = counters.compiles, dits.sample(model, name)
@@ -61,8 +59,7 @@ def test_a_patched_model_stays_compiled_and_right(name: str, make: Any, counters
         for strength in (1.0, 0.3):
             patched = [apply(one, patch, vae, image, strength)[0] for one in (fast, model)]
             found, wanted = (dits.sample(one, name) for one in patched)
-            assert float((found - wanted).norm() / wanted.norm()) < CLOSE, status.last_runs[NODE].text()
-            assert float((wanted - plain).norm() / plain.norm()) > 1e-3
-            report: dict[str, Any] = status.last_runs[NODE].to_json()["blocks"]
-            assert report["calls"] and not report["eager_codes"], report
+            assert_close(found, wanted)
+            assert distance(wanted, plain) > 1e-3
+            assert blocks()["calls"] and not blocks()["eager_codes"], blocks()
     assert counters.compiles == compiles

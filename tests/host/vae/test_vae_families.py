@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 import torch
 from support.comfyui import vaes
+from support.scenes.process import new_process
 
 from onegraph.common.reasons import NoGraph
 from onegraph.graph_cache.lookup import Miss
-from onegraph.graph_cache.store import Store
 from onegraph.host.calls.vae import hook
 from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.graphs.faithfulness import relative_l2
-from onegraph.runtime.obtain import registry as registry_module
 from onegraph.runtime.obtain.registry import Registry
-from onegraph.runtime.policy import ANY_SPEED
 
 NODE = "9"
 SAME = 1e-5  # relative L2, of latents; images differ by less than one step of 8 bits
@@ -62,8 +60,7 @@ def check_encode(fast: Any, vae: Any, images: torch.Tensor) -> None:
 
 
 def as_new_process(home: Path, check: Callable[[Counters], None]) -> None:
-    with registry_module.using(Registry(Store(home), policy=ANY_SPEED)) as fresh:
-        assert fresh is not None
+    with new_process(home) as fresh:
         check(fresh.counters)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..models.dits import DITS
+from ..scenes.judge import eager, partly
 from . import around, inside, steering, weights
 from .around import node
-from .case import Case, eager, one, partly
+from .case import Case, one
 from .sampling import settings
 
 SHORT = ("flux", "z-image")  # in `make test`

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..fuzz.workflow import Ingredient
+from ..scenes.workflow import Ingredient
 from .case import Case, flow, one, part
 
 _CONTROL, _TEXTS, _INPAINT = "ControlNet", "Texts", "Inpainting and edits"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .case import BOTH, Case, eager, flow, one, part, partly
+from ..scenes.judge import eager, partly
+from .case import BOTH, Case, flow, one, part
 
 _INSIDE, _AROUND, _OPTIONS = "Patches inside the model", "Around the model", "Options, wrappers, torch.compile"
 _FREE_U = part("FreeU_V2", b1=1.3, b2=1.4, s1=0.9, s2=0.2)

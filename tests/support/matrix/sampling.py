@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .case import BOTH, Case, eager, one, part, partly
+from ..scenes.judge import eager, partly
+from .case import BOTH, Case, one, part
 
 _SAMPLERS, _GUIDERS, _SIZES, _PASSES = "Samplers", "Guiders", "Sizes and batches", "Several passes"
 _UPSCALE = {"scale_by": 1.5, "upscale_method": "nearest-exact", "denoise": 0.6}

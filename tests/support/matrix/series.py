@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..fuzz.workflow import Case as Flow
+from ..scenes.workflow import Case as Flow
 from .case import FREE, Case, flow, part
 
 _SERIES = "Prompts in a row"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .case import BOTH, Case, eager, flow, one, part
+from ..scenes.judge import eager
+from .case import BOTH, Case, flow, one, part
 
 _LORA, _MERGE = "LoRA", "Merged models"
 _first = part("lora", number=0, strength=1.0)
