@@ -9,10 +9,10 @@ from unittest.mock import patch
 import pytest
 import torch
 from support.comfyui.shared_graphs import SharedGraphs, dit_graphs
-from support.dit_matrix.sampling import Sampling
 from support.models import dits
 from support.scenes.judge import LEAST_EFFECT, distance
 from support.scenes.nodes import assert_close, restored
+from support.scenes.sampling import Sampling
 
 from onegraph.runtime.counters import Counters
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 from support.comfyui.shared_graphs import SharedGraphs, dit_graphs
 from support.dit_matrix import around, inside, steering, weights
-from support.dit_matrix.sampling import Addition, Sampling, settings
 from support.models import dits
 from support.scenes.judge import FURTHEST, distance
 from support.scenes.nodes import assert_close, compiled, restored
+from support.scenes.sampling import Addition, Sampling, settings
 
 from onegraph.host.show import progress
 from onegraph.runtime.counters import Counters
@@ -35,11 +35,7 @@ def sampled(model: Any, *added: Addition, fast: Callable[[Any], Any] = lambda on
     for add in added:
         add(sampling)
     sampling.model = fast(sampling.model)
-    try:
-        return sampling.run()
-    finally:
-        for undo in sampling.undo:
-            undo()
+    return sampling.run()
 
 
 def same(model: Any, *added: Addition) -> None:

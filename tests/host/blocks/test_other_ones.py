@@ -9,9 +9,9 @@ import pytest
 import torch
 from support.comfyui.shared_graphs import SharedGraphs, dit_graphs
 from support.dit_matrix import steering
-from support.dit_matrix.sampling import Addition, Sampling, settings
 from support.models import dits
 from support.scenes.nodes import assert_close, blocks, compiled, told
+from support.scenes.sampling import Addition, Sampling, settings
 
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.obtain import registry as registry_module

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from support.dit_matrix import around
-from support.dit_matrix.sampling import Sampling
 from support.models import dits
 from support.scenes.nodes import assert_close, blocks, compiled, told
+from support.scenes.sampling import Sampling
 
 from onegraph.runtime.counters import Counters
 

@@ -6,8 +6,8 @@ import pytest
 from support.edits.cases import one_in
 from support.edits.code import CODE, OF_TRANSFORMERS, PREPARED
 from support.edits.judge import Case
-from support.edits.places import KNOWN, UNKNOWN
 from support.edits.subjects import Subject
+from support.scenes.places import KNOWN, UNKNOWN
 
 COMPONENTS = ("unet", "net", "decoder", "encoder")
 EDITS = {**CODE, **OF_TRANSFORMERS}

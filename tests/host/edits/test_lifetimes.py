@@ -13,8 +13,8 @@ import pytest
 import torch
 from support.edits import subjects
 from support.edits.judge import close, compiled_fully
-from support.edits.places import UNKNOWABLE, Sampling, library_function
 from support.edits.subjects import Subject, nothing
+from support.scenes.places import UNKNOWABLE, Sampling, library_function
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from onegraph.runtime.graphs.loaded_graph import LoadedGraph

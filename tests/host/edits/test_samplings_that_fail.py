@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from support.edits.judge import Case, assert_same, compiled_fully
-from support.edits.places import KNOWN, UNKNOWABLE
 from support.edits.subjects import Subject, nothing
 from support.edits.weights import UNREGISTERED
+from support.scenes.places import KNOWN, UNKNOWABLE
 from torch.multiprocessing.reductions import StorageWeakRef
 
 EDITS = ("layer written into the table", "parameter written into the table", "data replaced", "transposed", "negated")

@@ -13,9 +13,9 @@ from support.edits.cases import one_in
 from support.edits.code import CODE
 from support.edits.edit import Edit
 from support.edits.judge import Case, assert_same, compiled_fully
-from support.edits.places import KNOWN, UNKNOWABLE
 from support.edits.subjects import Subject, nothing
 from support.edits.weights import REGISTERED, UNREGISTERED
+from support.scenes.places import KNOWN, UNKNOWABLE
 
 EDITS: dict[str, Edit] = {**REGISTERED, **UNREGISTERED, **CODE}
 SOME = (

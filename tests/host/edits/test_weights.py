@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.edits.cases import named, one_in
 from support.edits.judge import Case
-from support.edits.places import KNOWN, UNKNOWN
 from support.edits.subjects import Subject
 from support.edits.weights import OF_VAE, REGISTERED, REPLACING, UNREGISTERED
+from support.scenes.places import KNOWN, UNKNOWN
 
 EDITS = {**REGISTERED, **UNREGISTERED, **OF_VAE}
 WITHOUT_BIAS = ("bias added", "bias written into the table")  # no layer of a VAE is without

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .sampling import Addition, Sampling, node, patched, result_of
+from ..scenes.sampling import Addition, Sampling, node, patched, result_of
 
 WINDOWS = {
     "context_schedule": "standard_static", "context_stride": 1, "closed_loop": False, "fuse_method": "pyramid",

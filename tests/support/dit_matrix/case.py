@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..scenes.judge import Promise
-from .sampling import Addition
+from ..scenes.sampling import Addition
 
 Run = tuple[Addition, ...]
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 
 from ..models import dits
-from .sampling import Addition, Sampling, node, patched, result_of
+from ..scenes.sampling import Addition, Sampling, node, patched, result_of
 from .steering import Vae, drawn, picture
 
 # Between blocks ---------------------------------------------------------------------------------------------------

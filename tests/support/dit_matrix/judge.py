@@ -15,8 +15,8 @@ import torch
 from ..models import dits
 from ..scenes.judge import FURTHEST, LEAST_EFFECT, MOST_APART, broken, difference, distance
 from ..scenes.nodes import SECOND, restored
+from ..scenes.sampling import Sampling
 from .case import Case, Run
-from .sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -111,17 +111,13 @@ class Families:
         sampling = Sampling(case.family, self.model(case.family))
         if node == "before":
             sampling.model = restored(sampling.model)
-        try:
-            for add in run:
-                add(sampling)
-            if node == "after":
-                sampling.model = restored(sampling.model)
-            if node != "off" and sampling.second is not None:
-                sampling.second = restored(sampling.second, SECOND)
-            return sampling.run()
-        finally:
-            for undo in sampling.undo:
-                undo()
+        for add in run:
+            add(sampling)
+        if node == "after":
+            sampling.model = restored(sampling.model)
+        if node != "off" and sampling.second is not None:
+            sampling.second = restored(sampling.second, SECOND)
+        return sampling.run()
 
     def write(self, path: Path) -> None:
         """Write the rows; those of other cases that are there stay."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..models import dits
-from .sampling import Addition, Sampling, Texts, on_text, result_of
+from ..scenes.sampling import Addition, Sampling, Texts, on_text, result_of
 
 PIXELS = 8  # of a unit of the latent
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ..models.dits import DITS
 from ..scenes.judge import eager, partly
+from ..scenes.sampling import settings
 from . import around, inside, steering, weights
 from .around import node
 from .case import Case, one
-from .sampling import settings
 
 SHORT = ("flux", "z-image")  # in `make test`
 _SIZES_ALONE = ("wan 2.1 i2v, clip vision", "minimax h3 i2v")  # of which `make test` has one case each

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..dit_matrix.sampling import Sampling, node, result_of
+from ..scenes.sampling import Sampling, node, result_of
 from .family import Conds
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 Promise = Literal["all", "some", "none"]
 FURTHEST = 1e-5  # relative L2 of latents whose blocks are compiled; blocks differ by some 1e-7
+SAME = 1e-4  # relative L2 of outputs of a model that others change
+OTHER = 3e-4  # a change that changes less shows nothing
 LEAST_EFFECT = 5e-4  # relative L2 by which a change shows
 MOST_APART = 1  # of 255, of such latents
 MOST_OF_255 = 2  # of two images

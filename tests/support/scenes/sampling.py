@@ -63,7 +63,8 @@ class Sampling:
         """What encoding a prompt gives, with all that the family's conditioning has besides."""
         generator = torch.Generator().manual_seed(number + length)
         features = torch.randn(1, length, self.dit.width, generator=generator)
-        return [[features, {**self.dit.conds(generator, (self.batch, self.height, self.width))}]]
+        control = {"control": dits.control, "control_apply_to_uncond": True} if dits.control is not None else {}
+        return [[features, {**self.dit.conds(generator, (self.batch, self.height, self.width)), **control}]]
 
     def latent(self) -> torch.Tensor:
         """An empty latent, or one of a picture, without what a family has of audio."""
@@ -89,9 +90,13 @@ class Sampling:
         positive, negative = self.text(1, self.tokens[0]), self.text(2, self.tokens[1])
         for add in self.adding:
             positive = add(positive)
-        with torch.inference_mode():
-            noise = comfy.sample.prepare_noise(latent, self.seed)
-            found = self._sampled(noise, latent, positive, negative, mask)
+        try:
+            with torch.inference_mode():
+                noise = comfy.sample.prepare_noise(latent, self.seed)
+                found = self._sampled(noise, latent, positive, negative, mask)
+        finally:
+            for undo in reversed(self.undo):
+                undo()
         parts = found.unbind() if self.audio else [found]
         return torch.cat([part.flatten() for part in parts])
 
