@@ -144,7 +144,7 @@ TURNS: tuple[tuple[Addition, ...], ...] = (
     (steering.references(1), settings(cfg=1.0)),
     (inside.skip_layers("1", "0"),),
     (inside.attention_override,),
-    (weights.lora(-0.4, seed=8), around.easy_cache()),
+    (weights.lora(-0.4, seed=8), around.easy_cache),
 )
 
 

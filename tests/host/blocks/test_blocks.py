@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from headless import host
+from support.dit_matrix import steering
 from support.models import dits
 from support.scenes.nodes import NODE, assert_close, blocks, compiled, told
 
@@ -154,27 +155,9 @@ def test_patches_between_and_inside_blocks(counters: Counters) -> None:
 
 
 def test_residuals_are_added_between_blocks(counters: Counters) -> None:
-    import comfy.controlnet
-
-    class Residuals(comfy.controlnet.ControlBase):  # type: ignore[misc, name-defined]
-        def get_control(self, x: Any, t: Any, cond: Any, count: int, options: Any) -> dict[str, list[torch.Tensor]]:
-            tokens = x.shape[2] * x.shape[3] // 4
-            torch.manual_seed(4)
-            return {name: [torch.randn(x.shape[0], tokens, 128) * 0.3] * 2 for name in ("input", "output")}
-
-        def copy(self) -> Any:
-            return self
-
-        def pre_run(self, *args: Any) -> None: ...
-
-        def cleanup(self) -> None: ...
-
-        def get_models(self) -> list[Any]:
-            return []
-
     model = known("flux", counters)
     plain = dits.sample(model, "flux")
-    dits.control = Residuals()
+    dits.control = steering.residual_net(128)
     try:
         report = check(model, "flux")
         assert (report["calls"], report["eager_codes"]) == (10, {})

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support.comfyui import vaes
+from support.dit_matrix import inside
 from support.models import dits
 from support.scenes.judge import distance
 from support.scenes.nodes import assert_close, blocks, compiled
@@ -16,32 +17,12 @@ from onegraph.runtime.counters import Counters
 pytestmark = pytest.mark.full
 
 
-def _loaded(module: Any) -> Any:
-    import comfy.model_management
-    import comfy.model_patcher
-
-    dits.seeded(module, 3)
-    device = comfy.model_management.get_torch_device()
-    return comfy.model_patcher.ModelPatcher(module, load_device=device, offload_device=torch.device("cpu"))
-
-
-def _operations() -> dict[str, Any]:
-    import comfy.ops
-
-    return {"device": "cpu", "dtype": torch.float32, "operations": comfy.ops.manual_cast}
-
-
 def _qwen() -> tuple[Any, Any]:
-    from comfy_extras.nodes_model_patch import QwenImageBlockWiseControlNet
-
-    return _loaded(QwenImageBlockWiseControlNet(num_layers=3, dim=128, **_operations())), vaes.load("wan 2.1")
+    return inside.blockwise(), vaes.load("wan 2.1")
 
 
 def _z_image() -> tuple[Any, Any]:
-    from comfy.ldm.lumina.controlnet import ZImage_Control
-
-    size = {"dim": 256, "n_heads": 4, "n_kv_heads": 4, "n_control_layers": 15, "additional_in_dim": 17}
-    return _loaded(ZImage_Control(**size, refiner_control=True, **_operations())), vaes.load("flux")
+    return inside.z_image_control(**inside.SECOND_CONTROL), vaes.load("flux")
 
 
 @pytest.mark.parametrize(("name", "make"), [("qwen-image", _qwen), ("z-image", _z_image)])
