@@ -94,6 +94,11 @@ def vae_compiled_once(checkpoint: Callable[..., Path], graphs_home: Path, shared
     shared_graphs.give(graphs_home, checkpoint(vae="both"), "decoder", "encoder")
 
 
+@pytest.fixture
+def vae(checkpoint: Callable[..., Path]) -> Any:
+    return host.load_vae(checkpoint(vae="both"))
+
+
 @pytest.fixture(scope="session")
 def net_file(models_folder: Path) -> Path:
     """A ControlNet for the tiny SDXL."""

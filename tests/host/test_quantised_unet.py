@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,8 @@ from onegraph.runtime.obtain.registry import Registry
 
 from .conftest import NODE, compiled, node_text
 
+pytestmark = pytest.mark.usefixtures("inference")
 CALLS: list[dict[str, Any]] = [{"height": 136, "width": 200, "batch": 2}, {"cfg": 1.0, "tokens": 154}]
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    """As ComfyUI loads and runs models."""
-    with torch.inference_mode():
-        yield
 
 
 def load(path: Path, which: str) -> Any:

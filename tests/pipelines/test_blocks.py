@@ -5,11 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import json
-import os
 import re
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,7 +15,9 @@ from typing import Any
 import pytest
 import torch
 from support.models import block_pipes
-from support.models.block_pipes import BLOCKS, add_lora, distance, latents, qwen
+from support.models.block_pipes import BLOCKS, add_lora, latents, qwen
+from support.processes import second_pipe
+from support.scenes.judge import distance
 from support.scenes.process import new_process
 
 from onegraph.pipelines import compile_module, compile_pipe, load_pipe, save_pipe
@@ -91,19 +89,7 @@ def test_a_fresh_process_compiles_nothing(engine: Registry, blocks_home: Path, t
     pipe = _compiled()
     latents(pipe)
     save_pipe(pipe, tmp_path / "saved")
-    other = tmp_path / "home"
-    other.mkdir()
-    (other / "signing.key").write_bytes((blocks_home / "signing.key").read_bytes())
-    (other / "signing.key").chmod(0o600)
-    script = Path(__file__).parents[1] / "support" / "processes" / "second_blocks.py"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), str(tmp_path / "saved")],
-        env={**os.environ, "ONEGRAPH_HOME": str(other)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = second_pipe.told("blocks", tmp_path / "saved", tmp_path / "home", blocks_home)
     counted = {name: told[name] for name in ("compiles", "restores", "compiled_calls", "eager_calls")}
     assert counted == {"compiles": 0, "restores": 1, "compiled_calls": STEPS * BLOCKS, "eager_calls": 0}, told
     assert told["distance"] < EXACT

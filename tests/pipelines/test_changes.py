@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.edits.cases import is_chosen
 from support.models import pipes
+from support.scenes.judge import distance
 from support.scenes.process import new_process
 
 from onegraph.pipelines import compile_module, compile_pipe
@@ -284,11 +285,6 @@ def template() -> Any:
 
 def _copied(template: Any) -> Any:
     return pipes.sd(unet=copy.deepcopy(template.unet), vae=copy.deepcopy(template.vae))
-
-
-def distance(found: torch.Tensor, right: torch.Tensor) -> float:
-    """Relative L2."""
-    return float(torch.linalg.norm(found - right) / torch.linalg.norm(right))
 
 
 @pytest.mark.parametrize(("what", "when", "component", "kept", "how"), [*cases()])

@@ -9,8 +9,9 @@ import diffusers.quantizers.gguf.utils as library
 import pytest
 import torch
 from diffusers.hooks import apply_group_offloading
-from support.models.block_pipes import BLOCKS, CASE, add_lora, distance, latents, qwen
+from support.models.block_pipes import BLOCKS, CASE, add_lora, latents, qwen
 from support.models.gguf_files import KINDS, layer, loaded, packed
+from support.scenes.judge import distance
 from support.scenes.process import new_process
 
 from onegraph.common import reasons

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from support.models import pipes
-from support.models.block_pipes import BLOCKS, CASE, add_lora, distance, latents, qwen
+from support.models.block_pipes import BLOCKS, CASE, add_lora, latents, qwen
+from support.scenes.judge import distance
 from support.scenes.process import new_process
 
 from onegraph.common import reasons

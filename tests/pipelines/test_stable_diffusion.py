@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import copy
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from support.models import pipes
+from support.processes import second_pipe
 
 from onegraph.pipelines import PipelineError, compile_pipe, load_pipe, save_pipe
 from onegraph.runtime.obtain.registry import Registry
@@ -48,19 +45,7 @@ def test_a_fresh_process_compiles_nothing(registry: Registry, home: Path, tmp_pa
     pipe = compile_pipe(pipes.sd(), when_missing="eager")
     pipes.image(pipe)
     save_pipe(pipe, tmp_path / "saved")
-    other = tmp_path / "home"
-    other.mkdir()
-    (other / "signing.key").write_bytes((home / "signing.key").read_bytes())
-    (other / "signing.key").chmod(0o600)
-    script = Path(__file__).parents[1] / "support" / "processes" / "second_pipe.py"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), str(tmp_path / "saved")],
-        env={**os.environ, "ONEGRAPH_HOME": str(other)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = second_pipe.told("sd", tmp_path / "saved", tmp_path / "home", home)
     assert told["compiles"] == 0 and told["restores"] == 2, told
     assert told["compiled_calls"] == 6 and told["eager_calls"] == 0, told
     assert max(told["distances"]) <= 2, told

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from onegraph.runtime.counters import Counters
 from onegraph.runtime.guards.module_guard import ModuleGuard
 from onegraph.runtime.obtain.registry import Registry
 
+pytestmark = pytest.mark.usefixtures("inference")
 TYPES = ["BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "Q6_K", "Q5_K", "Q4_K", "Q3_K", "Q2_K", "IQ4_NL", "IQ4_XS"]
 EXACT = 1e-4  # relative to eager, over a sampling in float32
 
@@ -35,13 +35,6 @@ def _packs() -> list[Any]:
 @pytest.fixture(params=_packs())
 def pack(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    """As ComfyUI loads and runs models."""
-    with torch.inference_mode():
-        yield
 
 
 def linear(seed: int = 0) -> torch.nn.Linear:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -114,21 +115,21 @@ def scheduler() -> Any:
     )
 
 
+def pipe_of(cls: Any, **parts: Any) -> Any:
+    """A pipeline of these parts, without others that its class names and without a bar of its progress."""
+    named = inspect.signature(cls.__init__).parameters.values()
+    needed = [one.name for one in named if one.default is one.empty and one.name != "self"]
+    pipe = cls(**{**dict.fromkeys(needed), **parts})
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
 def sd(seed: int = 0, **parts: Any) -> Any:
     """A StableDiffusionPipeline. It has no tokenizer: prompts are given as embeddings, see `embeddings`."""
     from diffusers import StableDiffusionPipeline
 
     given = {"unet": unet(seed), "vae": vae(seed), "scheduler": scheduler(), **parts}
-    pipe = StableDiffusionPipeline(
-        **given,
-        text_encoder=None,
-        tokenizer=None,
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    return pipe_of(StableDiffusionPipeline, **given, requires_safety_checker=False)
 
 
 def sdxl(seed: int = 0, **parts: Any) -> Any:
@@ -136,16 +137,8 @@ def sdxl(seed: int = 0, **parts: Any) -> Any:
     from diffusers import StableDiffusionXLPipeline
 
     given = {"unet": unet(seed, xl=True), "vae": vae(seed), "scheduler": scheduler(), **parts}
-    pipe = StableDiffusionXLPipeline(
-        **given,
-        text_encoder=None,
-        tokenizer=None,
-        text_encoder_2=text_encoder(seed, projected=True),
-        tokenizer_2=None,
-        add_watermarker=False,
-    )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    pooled = text_encoder(seed, projected=True)
+    return pipe_of(StableDiffusionXLPipeline, **given, text_encoder_2=pooled, add_watermarker=False)
 
 
 def video(seed: int = 0) -> Any:
@@ -184,15 +177,14 @@ def video(seed: int = 0) -> Any:
         intermediate_size=37,
         patch_size=32,
     )
-    pipe = StableVideoDiffusionPipeline(
+    return pipe_of(
+        StableVideoDiffusionPipeline,
         unet=made.eval(),
         vae=decoding.eval(),
         image_encoder=CLIPVisionModelWithProjection(vision).eval(),
         feature_extractor=CLIPImageProcessor(crop_size=224, size=224),
         scheduler=EulerDiscreteScheduler(prediction_type="v_prediction", timestep_type="continuous", sigma_max=80),
     )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
 
 
 def flux(seed: int = 0, **config: Any) -> Any:
@@ -204,17 +196,8 @@ def flux(seed: int = 0, **config: Any) -> Any:
     blocks = {"num_layers": 2, "num_single_layers": 2, "attention_head_dim": 16, "num_attention_heads": 2}
     widths = {"in_channels": 16, "joint_attention_dim": 32, "pooled_projection_dim": 32, "axes_dims_rope": (4, 4, 8)}
     made = FluxTransformer2DModel(**{**blocks, **widths, "guidance_embeds": True, **config})
-    pipe = FluxPipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(),
-        vae=decoding,
-        text_encoder=None,
-        tokenizer=None,
-        text_encoder_2=None,
-        tokenizer_2=None,
-        transformer=made.eval(),
-    )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    steps = FlowMatchEulerDiscreteScheduler()
+    return pipe_of(FluxPipeline, scheduler=steps, vae=decoding, transformer=made.eval())
 
 
 def sd3(seed: int = 0, **config: Any) -> Any:
@@ -227,19 +210,8 @@ def sd3(seed: int = 0, **config: Any) -> Any:
     widths = {"in_channels": 4, "out_channels": 4, "joint_attention_dim": 32, "pooled_projection_dim": 32}
     sizes = {"patch_size": 2, "sample_size": 16, "pos_embed_max_size": 24}
     made = SD3Transformer2DModel(**{**blocks, **widths, **sizes, **config})
-    pipe = StableDiffusion3Pipeline(
-        transformer=made.eval(),
-        scheduler=FlowMatchEulerDiscreteScheduler(),
-        vae=decoding,
-        text_encoder=None,
-        tokenizer=None,
-        text_encoder_2=None,
-        tokenizer_2=None,
-        text_encoder_3=None,
-        tokenizer_3=None,
-    )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    steps = FlowMatchEulerDiscreteScheduler()
+    return pipe_of(StableDiffusion3Pipeline, scheduler=steps, vae=decoding, transformer=made.eval())
 
 
 def controlnet(pipe: Any, count: int = 1) -> Any:
@@ -256,12 +228,8 @@ def controlnet(pipe: Any, count: int = 1) -> Any:
     parts = {name: part for name, part in pipe.components.items() if name not in ("feature_extractor", "image_encoder")}
     steering = made[0] if count == 1 else made
     if pipe.unet.config.addition_embed_type == "text_time":
-        result = StableDiffusionXLControlNetPipeline(**parts, controlnet=steering, add_watermarker=False)
-    else:
-        none = {"feature_extractor": None, "requires_safety_checker": False}
-        result = StableDiffusionControlNetPipeline(**parts, controlnet=steering, **none)
-    result.set_progress_bar_config(disable=True)
-    return result
+        return pipe_of(StableDiffusionXLControlNetPipeline, **parts, controlnet=steering, add_watermarker=False)
+    return pipe_of(StableDiffusionControlNetPipeline, **parts, controlnet=steering, requires_safety_checker=False)
 
 
 def embeddings(pipe: Any, seed: int = 0, tokens: int = 77) -> dict[str, torch.Tensor]:
@@ -310,15 +278,7 @@ def model_folder(folder: Path) -> Path:
     """A model on the disk, as `save_pretrained` writes it, that takes prompts as text."""
     from diffusers import StableDiffusionPipeline
 
-    pipe = StableDiffusionPipeline(
-        unet=unet(),
-        vae=vae(),
-        scheduler=scheduler(),
-        text_encoder=text_encoder(),
-        tokenizer=tokenizer(),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
-    pipe.save_pretrained(folder)
+    texts = {"text_encoder": text_encoder(), "tokenizer": tokenizer()}
+    parts = {"unet": unet(), "vae": vae(), "scheduler": scheduler(), **texts}
+    pipe_of(StableDiffusionPipeline, **parts, requires_safety_checker=False).save_pretrained(folder)
     return folder

@@ -141,6 +141,7 @@ class Client:
 
     packages = ("support",)
     backend = "inductor"
+    architecture = "toy"
 
     def __init__(self, when_missing: WhenMissing = "wait") -> None:
         self.when_missing = when_missing
@@ -148,8 +149,8 @@ class Client:
         self.refused: Reason | None = None
 
     def context(self) -> RequestContext:
-        client = job.Client("support.models.toy_blocks", {})
-        return RequestContext("block", ModelSource(None, "0123456789ab"), client, "toy")
+        client = job.Client(type(self).__module__, {})
+        return RequestContext("block", ModelSource(None, "0123456789ab"), client, self.architecture)
 
     def rules(self) -> Rules:
         return rules()

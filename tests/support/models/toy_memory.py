@@ -8,9 +8,6 @@ import torch
 
 from onegraph.compiler.blocks.capture import Settings
 from onegraph.compiler.code.fingerprint import Rules
-from onegraph.compiler.process import job
-from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.runtime.request import RequestContext
 
 from . import toy_blocks
 from .toy_blocks import prepare as prepare
@@ -73,8 +70,4 @@ def block_settings() -> Settings:
 class Client(toy_blocks.Client):
     """Who calls the toy."""
 
-    packages = ("support",)
-
-    def context(self) -> RequestContext:
-        client = job.Client("support.models.toy_memory", {})
-        return RequestContext("block", ModelSource(None, "0123456789ab"), client, "toy with a memory")
+    architecture = "toy with a memory"

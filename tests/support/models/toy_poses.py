@@ -10,10 +10,6 @@ from typing import Any
 
 import torch
 
-from onegraph.compiler.process import job
-from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.runtime.request import RequestContext
-
 from . import toy_blocks
 from .toy_blocks import block_settings, prepare, rules
 
@@ -127,7 +123,3 @@ def call(batch: int, frames: int, height: int, width: int, tokens: int) -> tuple
 
 class Client(toy_blocks.Client):
     """Who calls the toy."""
-
-    def context(self) -> RequestContext:
-        client = job.Client(__name__, {})
-        return RequestContext("block", ModelSource(None, "0123456789ab"), client, "toy")

@@ -11,10 +11,6 @@ from typing import Any
 
 import torch
 
-from onegraph.compiler.process import job
-from onegraph.graph_cache.model_hash import ModelSource
-from onegraph.runtime.request import RequestContext
-
 from . import toy_blocks
 from .toy_blocks import block_settings, prepare, rules
 
@@ -123,7 +119,3 @@ call = toy_blocks.call
 
 class Client(toy_blocks.Client):
     """Who calls the toy."""
-
-    def context(self) -> RequestContext:
-        client = job.Client(__name__, {})
-        return RequestContext("block", ModelSource(None, "0123456789ab"), client, "toy")

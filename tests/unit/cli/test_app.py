@@ -11,10 +11,9 @@ from unittest import mock
 
 import pytest
 import torch
+from support.store.commands import onegraph
 from support.store.entries import key, new_entry, publish
-from typer.testing import CliRunner, Result
 
-from onegraph.cli.app import app
 from onegraph.common.reasons import BlockSmall, CompileFailed, WrongSignature
 from onegraph.common.stored_reasons import to_json
 from onegraph.common.version import __version__
@@ -27,20 +26,9 @@ from onegraph.graph_cache.store import Store
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "home")
-
-
-@pytest.fixture
 def checkpoint(tmp_path: Path) -> ModelSource:
     (tmp_path / "models").mkdir()
     return ModelSource(tmp_path / "models" / "photo.safetensors", "0123456789ab")
-
-
-def onegraph(store: Store, *arguments: object, columns: int = 240) -> Result:
-    """Run a command on the store, with a terminal of so many columns."""
-    environment = {"ONEGRAPH_HOME": str(store.home), "COLUMNS": str(columns)}
-    return CliRunner(env=environment).invoke(app, list(map(str, arguments)), catch_exceptions=False)
 
 
 def test_the_command_runs_as_installed(store: Store) -> None:

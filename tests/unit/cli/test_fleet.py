@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from support.fleet.servers import http_server
 from support.fleet.stores import Publisher, Worker, remote_of
+from support.store.commands import onegraph
 from support.store.entries import key, trust
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from onegraph.cli.app import app
 from onegraph.graph_cache.key import key_digest
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.sources import commands, records
@@ -32,12 +32,6 @@ def alice(tmp_path: Path) -> Publisher:
 @pytest.fixture
 def bob(tmp_path: Path) -> Store:
     return Store(tmp_path / "bob")
-
-
-def onegraph(store: Store, *arguments: object) -> Result:
-    """Run a command on a user's store."""
-    runner = CliRunner(env={"ONEGRAPH_HOME": str(store.home), "COLUMNS": "240"})
-    return runner.invoke(app, list(map(str, arguments)), catch_exceptions=False)
 
 
 def last(done: Result) -> str:

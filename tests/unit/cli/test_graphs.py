@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.store.commands import onegraph
 from support.store.entries import key, publish, quarantine
-from typer.testing import CliRunner, Result
 
-from onegraph.cli.app import app
 from onegraph.common.installed import torch_version
 from onegraph.graph_cache.disk.budget import DEFAULT, current, parse
 from onegraph.graph_cache.disk.marks import note_use
@@ -20,11 +19,6 @@ from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "home")
 
 
 @pytest.fixture
@@ -43,11 +37,6 @@ def graphs(store: Store) -> dict[str, Entry]:
             os.utime(path, (1e9 + number, 1e9 + number))
     store.remember(found["large"], FirstUse(checked={"1": 1e-6}, eager_ms=3.0, compiled_ms=2.0))
     return found
-
-
-def onegraph(store: Store, *arguments: object, **variables: str) -> Result:
-    environment = {"ONEGRAPH_HOME": str(store.home), "COLUMNS": "240", **variables}
-    return CliRunner(env=environment).invoke(app, list(map(str, arguments)), catch_exceptions=False)
 
 
 def words(output: str) -> str:

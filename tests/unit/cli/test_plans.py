@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 import torch
 from support.fleet.stores import Publisher, Worker
+from support.store.commands import onegraph
 from support.store.entries import key
-from typer.testing import CliRunner, Result
 
 from onegraph.backends.inductor.target import target
 from onegraph.cli import bake_task, on_ray, plans
-from onegraph.cli.app import app
 from onegraph.cli.bake_task import Baked
 from onegraph.cli.ray_driver import FRAME
 from onegraph.common import reasons
@@ -44,11 +43,6 @@ def write(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "plan.toml"
     path.write_text(f'store = "file://{tmp_path}/remote"\n{text}')
     return path
-
-
-def onegraph(alice: Publisher, *arguments: object) -> Result:
-    runner = CliRunner(env={"ONEGRAPH_HOME": str(alice.store.home), "COLUMNS": "240"})
-    return runner.invoke(app, list(map(str, arguments)), catch_exceptions=False)
 
 
 def test_a_plan_is_every_combination(tmp_path: Path) -> None:
@@ -177,12 +171,12 @@ def test_what_a_task_returns_is_checked_before_it_is_signed(alice: Publisher, tm
 
 def test_a_dry_run_needs_no_cluster(alice: Publisher, tmp_path: Path) -> None:
     path = write(tmp_path, '[[bake]]\ncall = "a:b"\narguments = [{ n = 1 }, { n = 2 }]\n')
-    done = onegraph(alice, "bake", path, "--dry-run", "--json")
+    done = onegraph(alice.store, "bake", path, "--dry-run", "--json")
     assert done.exit_code == 0
     assert [task["did"] for task in json.loads(done.stdout)["tasks"]] == ["missing", "missing"]
     (one, _) = plans.items(plans.read(path), path.parent)
     on_ray._note_done(one, alice.pusher(f"file://{tmp_path}/remote"), ())
-    done = onegraph(alice, "bake", path, "--dry-run")
+    done = onegraph(alice.store, "bake", path, "--dry-run")
     assert done.stdout.splitlines()[-1] == "1 hit, 1 missing"
 
 
@@ -201,7 +195,7 @@ def test_a_note_of_another_publisher_counts_for_nothing(alice: Publisher, tmp_pa
 def test_ray_is_named_where_it_is_missing(alice: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     path = write(tmp_path, '[[bake]]\ncall = "a:b"\n')
-    done = onegraph(alice, "bake", path)
+    done = onegraph(alice.store, "bake", path)
     assert done.exit_code == 1 and "pip install ray" in done.stdout
 
 
@@ -212,7 +206,7 @@ def test_a_cluster_that_does_not_answer_is_said_at_once(alice: Publisher, tmp_pa
         nobody.bind(("127.0.0.1", 0))
         address = f"{scheme}127.0.0.1:{nobody.getsockname()[1]}"
         path = write(tmp_path, '[[bake]]\ncall = "support.fleet.bakes:fails"\n')
-        done = onegraph(alice, "bake", path, "--on", address)
+        done = onegraph(alice.store, "bake", path, "--on", address)
     said = f"No Ray cluster answers at {address}. Start one with `ray start --head`, or leave out --on."
     assert (done.exit_code, done.output.splitlines()[0]) == (1, said)
 
@@ -270,7 +264,7 @@ def test_a_node_runs_no_code_where_the_key_is(
     taken = cluster(tmp_path, monkeypatch, b"garbage")
     monkeypatch.setenv("ONEGRAPH_SIGNING_KEY", str(tmp_path / "secret"))
     path = write(tmp_path, '[[bake]]\ncall = "a:b"\narguments = [{ n = 1 }, { n = 2 }]\n')
-    done = onegraph(alice, "bake", path, "--json")
+    done = onegraph(alice.store, "bake", path, "--json")
     process, environ = json.loads(taken.read_text())
     assert process != os.getpid() and "ray" not in sys.modules
     assert not {"ONEGRAPH_HOME", "ONEGRAPH_SIGNING_KEY"} & {*environ}
@@ -354,10 +348,10 @@ def test_what_was_withdrawn_is_baked_again(alice: Publisher, tmp_path: Path) -> 
         found = bake_task.run(one, url, alice.public)  # who only finds the graph depends on it as well
         assert on_ray._published(one, found, alice.pusher(url)).did == "hit"
         (listed,) = (tmp_path / "remote" / "graphs").rglob("*.json")
-        done = onegraph(alice, "withdraw", url, row.keys[0] if key_name else listed.stem[:16])
+        done = onegraph(alice.store, "withdraw", url, row.keys[0] if key_name else listed.stem[:16])
         assert done.exit_code == 0, done.output
         assert row.keys[0] in done.stdout and listed.stem[:12] in done.stdout
         assert on_ray.split([one], alice.pusher(url)) == ([], [one])
         worker = Worker.at(tmp_path / f"home{key_name}", url, trusts=[alice])
         assert not isinstance(worker.fetch(key_of(3)), Taken)
-    assert onegraph(alice, "withdraw", url, row.keys[0]).exit_code == 1  # nothing is left by that name
+    assert onegraph(alice.store, "withdraw", url, row.keys[0]).exit_code == 1  # nothing is left by that name

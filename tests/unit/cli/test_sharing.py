@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.store.commands import onegraph
 from support.store.entries import key, publish, snapshot
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from onegraph.cli.app import app
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -31,12 +31,6 @@ def alice(tmp_path: Path) -> Store:
 @pytest.fixture
 def bob(tmp_path: Path) -> Store:
     return Store(tmp_path / "bob")
-
-
-def onegraph(store: Store, *arguments: object) -> Result:
-    """Run a command on a user's store."""
-    runner = CliRunner(env={"ONEGRAPH_HOME": str(store.home), "COLUMNS": "240"})
-    return runner.invoke(app, list(map(str, arguments)), catch_exceptions=False)
 
 
 def lines(done: Result) -> list[str]:
