@@ -38,10 +38,8 @@ def same(subject: Subject, run: subjects.Run, what: str) -> None:
 @pytest.mark.parametrize(
     ("component", "edit"), one_in(4, [(c, edit) for c in ("unet", "net", "decoder") for edit in SOME])
 )
-def test_two_nodes_on_one_model(component: str, edit: str, request: pytest.FixtureRequest) -> None:
+def test_two_nodes_on_one_model(subject: Subject, edit: str) -> None:
     """Each has seen the model at other times."""
-    subject = request.getfixturevalue(component)
-    assert isinstance(subject, Subject)
     Case(subject, EDITS[edit], keeps=True)  # binds anew
     first, second = subject.compiled(), subject.compiled()
     compiled_fully(subject, first, "first")

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from ..scenes.places import KNOWN, UNKNOWN, Act, Place, Sampling, around, hook, in_thread, once, wrapper_of
+from ..scenes.places import KNOWN, UNKNOWN, Act, GuidedSampling, Place, around, hook, in_thread, once, wrapper_of
 
 AT = {"before a run": 1, "between steps": 2}
 
 
-def _module(sampling: Sampling) -> Any:
+def _module(sampling: GuidedSampling) -> Any:
     return sampling.patcher.model.diffusion_model
 
 
@@ -20,11 +20,11 @@ def _hook(path: str) -> Place:
     return lambda sampling, act, at: hook(sampling.undo, _module(sampling).get_submodule(path), act, at)
 
 
-def _around(owner: Callable[[Sampling], Any], name: str) -> Place:
+def _around(owner: Callable[[GuidedSampling], Any], name: str) -> Place:
     return lambda sampling, act, at: around(sampling.undo, owner(sampling), name, act, at)
 
 
-def foreign_child(sampling: Sampling, act: Act, at: int) -> None:
+def foreign_child(sampling: GuidedSampling, act: Act, at: int) -> None:
     """A pack's module in place of one of the host's."""
     module, changed = _module(sampling), once(act, at)
     before = module.img_in
@@ -42,7 +42,7 @@ def foreign_child(sampling: Sampling, act: Act, at: int) -> None:
     sampling.undo.append(lambda: module._modules.update(img_in=before))
 
 
-def outer_patch(sampling: Sampling, act: Act, at: int) -> None:
+def outer_patch(sampling: GuidedSampling, act: Act, at: int) -> None:
     """A patch of the host's kind, before the blocks."""
     changed = once(act, at)
 
@@ -53,7 +53,7 @@ def outer_patch(sampling: Sampling, act: Act, at: int) -> None:
     sampling.patcher.set_model_patch(patch, "post_input")
 
 
-def block_replaced(sampling: Sampling, act: Act, at: int) -> None:
+def block_replaced(sampling: GuidedSampling, act: Act, at: int) -> None:
     """A pack's function in a block's place, which calls the block: between two blocks."""
     changed = once(act, at)
 
@@ -64,13 +64,13 @@ def block_replaced(sampling: Sampling, act: Act, at: int) -> None:
     sampling.patcher.set_model_patch_replace(function, "dit", "single_block", 0)
 
 
-def _samplers(sampling: Sampling) -> Any:
+def _samplers(sampling: GuidedSampling) -> Any:
     import comfy.samplers
 
     return comfy.samplers
 
 
-def _conditioning(sampling: Sampling) -> Any:
+def _conditioning(sampling: GuidedSampling) -> Any:
     """The host's class for what a prompt consists of."""
     import comfy.conds
 

@@ -16,7 +16,7 @@ from headless import host
 from ..comfyui import controlnet, pages
 from ..models import dits
 from ..scenes.nodes import NODE, compiled_net, compiled_vae, restored
-from ..scenes.places import Act, Place, Sampling, once
+from ..scenes.places import Act, GuidedSampling, Place, once
 
 _SIDE = 64  # pixels
 STEPS = 3
@@ -24,7 +24,6 @@ _UNET = {
     "block": "middle_block.0",
     "layer": "input_blocks.0.0",
     "deep": "middle_block.1.transformer_blocks.0.ff.net.2",
-    "linear": "time_embed.0",
     "square": "time_embed.2",
     "unbiased": "middle_block.1.transformer_blocks.0.attn1.to_v",
     "sequence": "middle_block.0.in_layers",
@@ -38,7 +37,6 @@ ROLES: Mapping[str, Mapping[str, str]] = {
         "block": "decoder.mid.block_1",
         "layer": "decoder.conv_in",
         "deep": "decoder.up.0.block.0.conv1",
-        "whole": "decoder",
         "quant": "post_quant_conv",
         "square": "decoder.mid.attn_1.v",
         "norm": "decoder.mid.block_1.norm1",
@@ -117,7 +115,7 @@ def _conditioning() -> tuple[Any, Any]:
 
 
 def _sampled(
-    name: str, module: Any, plain: Any, compiled: Callable[[Any], Any], sampling_of: Callable[[Any], Sampling]
+    name: str, module: Any, plain: Any, compiled: Callable[[Any], Any], sampling_of: Callable[[Any], GuidedSampling]
 ) -> Subject:
     """What a sampling runs, as it is loaded and as the node hands it on."""
 
@@ -137,8 +135,8 @@ def unet(path: Path) -> Subject:
     """The UNet of a checkpoint."""
     patcher, given = host.load(path), (_sigmas(), _conditioning(), _noise())
 
-    def sampling(model: Any) -> Sampling:
-        return Sampling(model.clone(), *given)
+    def sampling(model: Any) -> GuidedSampling:
+        return GuidedSampling(model.clone(), *given)
 
     return _sampled("unet", patcher.model.diffusion_model, patcher, restored, sampling)
 
@@ -163,8 +161,8 @@ def transformer(room: float | None = None) -> Subject:
         for _ in range(2)
     )
 
-    def sampling(model: Any) -> Sampling:
-        return Sampling(model.clone(), sigmas, (positive, negative), noise)
+    def sampling(model: Any) -> GuidedSampling:
+        return GuidedSampling(model.clone(), sigmas, (positive, negative), noise)
 
     return _sampled("transformer", patcher.model.diffusion_model, patcher, restored, sampling)
 
@@ -174,8 +172,8 @@ def net(path: Path, file: Path) -> Subject:
     patcher, plain = host.load(path), controlnet.load(file)
     sigmas, given, noise = _sigmas(), _conditioning(), _noise()
 
-    def sampling(control: Any) -> Sampling:
-        return Sampling(patcher.clone(), sigmas, controlnet.steered(control, strength=4.0, given=given), noise)
+    def sampling(control: Any) -> GuidedSampling:
+        return GuidedSampling(patcher.clone(), sigmas, controlnet.steered(control, strength=4.0, given=given), noise)
 
     compiled = functools.partial(compiled_net, when_missing="eager")
     return _sampled("controlnet", plain.control_model, plain, compiled, sampling)

@@ -17,7 +17,7 @@ Undo = Callable[[], Any]
 
 
 @dataclass
-class Sampling:
+class GuidedSampling:
     """One sampling by a guider, as a node sets it up.
 
     Attributes:
@@ -126,7 +126,7 @@ def library_function(
 # Places that the pack knows for code of others --------------------------------------------------------------------
 
 
-def function_wrapper(sampling: Sampling, act: Act, at: int = 2) -> None:
+def function_wrapper(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     changed = once(act, at)
 
     def wrapper(apply_model: Any, arguments: dict[str, Any]) -> Any:
@@ -136,15 +136,15 @@ def function_wrapper(sampling: Sampling, act: Act, at: int = 2) -> None:
     sampling.patcher.set_model_unet_function_wrapper(wrapper)
 
 
-def callback(sampling: Sampling, act: Act, at: int = 2) -> None:
+def callback(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     sampling.callback = once(act, at - 1)
 
 
-def post_cfg(sampling: Sampling, act: Act, at: int = 2) -> None:
+def post_cfg(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     sampling.patcher.set_model_sampler_post_cfg_function(once(act, at - 1))
 
 
-def sampler_function(sampling: Sampling, act: Act, at: int = 2) -> None:
+def sampler_function(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     import comfy.k_diffusion.sampling
     import comfy.samplers
 
@@ -156,7 +156,7 @@ def sampler_function(sampling: Sampling, act: Act, at: int = 2) -> None:
     sampling.sampler = comfy.samplers.KSAMPLER(sample)
 
 
-def predict_noise(sampling: Sampling, act: Act, at: int = 2) -> None:
+def predict_noise(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     import comfy.samplers
 
     changed = once(act, at - 1)
@@ -173,7 +173,7 @@ def predict_noise(sampling: Sampling, act: Act, at: int = 2) -> None:
 def wrapper_of(kind: str) -> Place:
     """The host's own way to wrap calls of the model or of its module."""
 
-    def place(sampling: Sampling, act: Act, at: int = 2) -> None:
+    def place(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
         changed = once(act, at)
 
         def wrapper(executor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -188,23 +188,23 @@ def wrapper_of(kind: str) -> Place:
 # Places where it was not known -----------------------------------------------------------------------------------
 
 
-def no_grad_callback(sampling: Sampling, act: Act, at: int = 2) -> None:
+def no_grad_callback(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     sampling.callback = torch.no_grad()(once(act, at - 1))
 
 
-def inference_mode_callback(sampling: Sampling, act: Act, at: int = 2) -> None:
+def inference_mode_callback(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     sampling.callback = torch.inference_mode()(once(act, at - 1))
 
 
-def no_grad_post_cfg(sampling: Sampling, act: Act, at: int = 2) -> None:
+def no_grad_post_cfg(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     sampling.patcher.set_model_sampler_post_cfg_function(torch.no_grad()(once(act, at - 1)))
 
 
-def guiders_post_cfg(sampling: Sampling, act: Act, at: int = 2) -> None:
+def guiders_post_cfg(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     sampling.options["sampler_post_cfg_function"] = [once(act, at - 1)]
 
 
-def inner_sample(sampling: Sampling, act: Act, at: int = 2) -> None:
+def inner_sample(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     """A guider of two stages."""
     import comfy.samplers
 
@@ -222,7 +222,7 @@ def inner_sample(sampling: Sampling, act: Act, at: int = 2) -> None:
     sampling.guider = Guider
 
 
-def prepare_state(sampling: Sampling, act: Act, at: int = 2) -> None:
+def prepare_state(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     changed = once(act, at)
     base: Any = type(sampling.patcher)
 
@@ -234,13 +234,13 @@ def prepare_state(sampling: Sampling, act: Act, at: int = 2) -> None:
     sampling.patcher.__class__ = Patcher
 
 
-def no_grad_prepare_state_callback(sampling: Sampling, act: Act, at: int = 2) -> None:
+def no_grad_prepare_state_callback(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     from comfy.patcher_extension import CallbacksMP
 
     sampling.patcher.add_callback_with_key(CallbacksMP.ON_PREPARE_STATE, "a pack", torch.no_grad()(once(act, at)))
 
 
-def previewer(sampling: Sampling, act: Act, at: int = 2) -> None:
+def previewer(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     """The host's own callback asks a previewer that a pack put in place."""
     import latent_preview
 
@@ -258,7 +258,7 @@ def previewer(sampling: Sampling, act: Act, at: int = 2) -> None:
         latent_preview.get_previewer = before
 
 
-def model_sampling(sampling: Sampling, act: Act, at: int = 2) -> None:
+def model_sampling(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     """A pack's own noise schedule, put on as nodes such as ModelSamplingDiscrete do."""
     original = sampling.patcher.get_model_object("model_sampling")
     changed = once(act, at - 1)
@@ -277,11 +277,11 @@ def model_sampling(sampling: Sampling, act: Act, at: int = 2) -> None:
 # Places where nobody can know ------------------------------------------------------------------------------------
 
 
-def library_callback(sampling: Sampling, act: Act, at: int = 2) -> None:
+def library_callback(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     sampling.callback = library_function(act)
 
 
-def another_thread(sampling: Sampling, act: Act, at: int = 2) -> None:
+def another_thread(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     """A thread that the pack started earlier, e.g. a server's, at a moment that nothing in the sampling tells of."""
     sampling.callback = library_function(in_thread(act))
 
