@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ import pytest
 
 if TYPE_CHECKING:
     from support.comfyui.shared_graphs import SharedGraphs
+
+    from onegraph.graph_cache.model_hash import ModelSource
+    from onegraph.graph_cache.store import Store
 
 TESTS = Path(__file__).parent
 sys.path[:0] = [str(TESTS), str(TESTS.parent / "tools")]
@@ -45,3 +49,36 @@ def shared_graphs(tmp_path_factory: pytest.TempPathFactory) -> SharedGraphs:
     from support.comfyui.shared_graphs import shared_by_layers
 
     return shared_by_layers(lambda: tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture
+def inference() -> Iterator[None]:
+    """As ComfyUI loads and runs models."""
+    import torch
+
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture
+def no_grad() -> Iterator[None]:
+    import torch
+
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def source() -> ModelSource:
+    """A model without a file."""
+    from onegraph.graph_cache.model_hash import ModelSource
+
+    return ModelSource(None, "0123456789ab")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A user's home."""
+    from onegraph.graph_cache.store import Store
+
+    return Store(tmp_path / "home")

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from headless import host, models, server
-from support.comfyui import controlnet
+from headless import host, server
 from support.comfyui.shared_graphs import SharedGraphs, dit_graphs
 from support.dit_matrix.weights import lora_of
 from support.fuzz import cases
-from support.fuzz.judge import Bench
 from support.fuzz.report import Tally
-from support.fuzz.workflow import (
-    FAMILIES,
+from support.scenes.bench import Bench, running, write_models
+from support.scenes.workflow import (
     LORAS,
     TRANSFORMERS,
     Case,
@@ -23,7 +21,6 @@ from support.fuzz.workflow import (
     Ingredient,
     Settings,
     checkpoint_file,
-    controlnet_file,
     lora_file,
     prompt_of,
 )
@@ -148,25 +145,15 @@ def bench(
     given = pytestconfig.getoption("fuzz_base")
     graphs = shared_graphs if given is None else SharedGraphs(given / "graphs")
     root = tmp_path_factory.mktemp("fuzz") if given is None else given
-    base = server.prepare_base(root / "comfyui")
-    folder = base / "models"
-    for family in FAMILIES:
-        name = f"tiny_{family}"
-        models.write_checkpoint(name, folder / "checkpoints" / checkpoint_file(family), seed=1, vae="both")
-        models.write_checkpoint(name, folder / "checkpoints" / checkpoint_file(f"{family}_second"), seed=2)
-        for number in range(LORAS):
-            models.write_lora(name, folder / "loras" / lora_file(family, number), seed=3 + number)
-        controlnet.write_controlnet(name, folder / "controlnet" / controlnet_file(family))
-    models.write_checkpoint("tiny_refiner", folder / "checkpoints" / checkpoint_file("refiner"), seed=1)
+    folder = server.prepare_base(root / "comfyui") / "models"
+    write_models(folder)
     drawn = pytestconfig.stash[_drawn]
     for file, kinds in _graphs(drawn).items():
         graphs.give(root / "home", folder / "checkpoints" / file, *kinds)
     for family in _transformers(drawn):
         _write_loras(folder / "loras", family)
         graphs.give(root / "home", None, *dit_graphs(family))
-    env = {"ONEGRAPH_HOME": str(root / "home"), "ONEGRAPH_TESTING_TRUST_SLOW_GRAPHS": "1"}
-    bench = Bench(base, host.comfyui_path(), env)
-    try:
+    with running(root) as bench:
         for case in _warm_up(drawn):
             outcome = bench.run(prompt_of(case))
             assert outcome.status == "success", outcome.error
@@ -174,5 +161,3 @@ def bench(
         assert given is not None or bench.status()["compiles"] == 0
         yield bench
         tally.starts = bench.starts
-    finally:
-        bench.close()

@@ -12,10 +12,12 @@ from random import Random
 import pytest
 from headless import workflows
 from support.fuzz import cases
-from support.fuzz.ingredients import KINDS
-from support.fuzz.judge import TOLERANCE, Bench, Verdict, difference, judge, leaves_traces, shrink
+from support.fuzz.judge import Verdict, judge, leaves_traces, shrink
 from support.fuzz.report import LEAST_CASES, Tally
-from support.fuzz.workflow import Case, Ingredient, Settings, plain, prompt_of
+from support.scenes.bench import Bench
+from support.scenes.judge import MOST_OF_255, apart
+from support.scenes.kinds import KINDS
+from support.scenes.workflow import Case, Ingredient, Settings, plain, prompt_of
 
 # What is done around the model, to which these few steps hardly react, and other nodes for the same.
 WEAK = {"RescaleCFG", "Mahiro", "CFGZeroStar", "Epsilon Scaling", "compiled_again", "img2img", "img2img_tiled",
@@ -48,8 +50,8 @@ def test_every_ingredient_changes_the_image(bench: Bench) -> None:
             result = bench.run(plain(prompt_of(case)))
             if leaves_traces(case):
                 bench.free()
-            seen = max(seen, difference(reference, result) if result.status == "success" else 0)
-            if seen > TOLERANCE:
+            seen = max(seen, apart(reference, result) if result.status == "success" else 0)
+            if seen > MOST_OF_255:
                 break
         else:
             without.append(name)

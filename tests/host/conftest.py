@@ -12,17 +12,15 @@ from headless import host, models
 from support.comfyui import controlnet
 from support.comfyui.shared_graphs import SharedGraphs
 from support.processes import warm_compiles
+from support.scenes.process import new_process
 
 host.boot()
 
-from onegraph.graph_cache.store import Store  # noqa: E402
 from onegraph.host.calls import model_hook as hook  # noqa: E402
 from onegraph.host.calls.vae import resolutions  # noqa: E402
 from onegraph.host.show import status  # noqa: E402
 from onegraph.runtime.counters import Counters  # noqa: E402
-from onegraph.runtime.obtain import registry as registry_module  # noqa: E402
 from onegraph.runtime.obtain.registry import Registry  # noqa: E402
-from onegraph.runtime.policy import ANY_SPEED  # noqa: E402
 
 NODE = "7"
 
@@ -65,8 +63,7 @@ def fresh_process(graphs_home: Path) -> Iterator[Registry]:
 
     Tiny models gain little and machines are noisy: whether a graph is fast enough is tested in tests/integration.
     """
-    with registry_module.using(Registry(Store(graphs_home), policy=ANY_SPEED)) as fresh:
-        assert fresh is not None
+    with new_process(graphs_home) as fresh:
         status.last_runs.clear()
         resolutions._sizes.clear()
         yield fresh
@@ -95,6 +92,11 @@ def compiled_once(checkpoint: Callable[..., Path], graphs_home: Path, shared_gra
 def vae_compiled_once(checkpoint: Callable[..., Path], graphs_home: Path, shared_graphs: SharedGraphs) -> None:
     """The VAE's decoder and encoder for any size are in the store."""
     shared_graphs.give(graphs_home, checkpoint(vae="both"), "decoder", "encoder")
+
+
+@pytest.fixture
+def vae(checkpoint: Callable[..., Path]) -> Any:
+    return host.load_vae(checkpoint(vae="both"))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,10 @@ from onegraph.signature.declared import ShapeRange
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5  # relative L2, float32
-pytestmark = pytest.mark.skipif(not OneFlowBackend().can_run(CPU).ok, reason=OneFlowBackend().can_run(CPU).text)
+pytestmark = [
+    pytest.mark.usefixtures("no_grad"),
+    pytest.mark.skipif(not OneFlowBackend().can_run(CPU).ok, reason=OneFlowBackend().can_run(CPU).text),
+]
 
 # The full-size SD 1.5 UNet of ComfyUI's supported_models, 860 million parameters.
 SD15: dict[str, Any] = {
@@ -45,12 +47,6 @@ SD15: dict[str, Any] = {
     "use_temporal_resblock": False,
     "use_temporal_attention": False,
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def seed_weights(module: torch.nn.Module, seed: int = 1) -> torch.nn.Module:

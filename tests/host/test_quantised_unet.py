@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +10,19 @@ import pytest
 import torch
 from headless import host
 from support.models import quantised
+from support.scenes.process import new_process
 
-from onegraph.graph_cache.store import Store
 from onegraph.host.calls import model_hook
 from onegraph.host.show import status
 from onegraph.host.weights.quantised import exact_block
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.graphs.faithfulness import relative_l2
-from onegraph.runtime.obtain import registry
 from onegraph.runtime.obtain.registry import Registry
-from onegraph.runtime.policy import ANY_SPEED
 
 from .conftest import NODE, compiled, node_text
 
+pytestmark = pytest.mark.usefixtures("inference")
 CALLS: list[dict[str, Any]] = [{"height": 136, "width": 200, "batch": 2}, {"cfg": 1.0, "tokens": 154}]
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    """As ComfyUI loads and runs models."""
-    with torch.inference_mode():
-        yield
 
 
 def load(path: Path, which: str) -> Any:
@@ -106,8 +98,7 @@ def test_lifecycle(
         layer.weight._qdata = layer.weight._qdata.flip(0).contiguous()
     assert relative_l2(check(model), plain) > 2 * error
     assert counters.compiles == compiles
-    with registry.using(Registry(Store(fresh_process.store.home), policy=ANY_SPEED)) as process:
-        assert process is not None
+    with new_process(fresh_process.store.home) as process:
         host.sample(compiled(model))
         assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)
 
@@ -137,8 +128,7 @@ def test_float8_without_scales(
     for call in ({}, *CALLS):
         assert relative_l2(host.sample(compiled(model), **call), host.sample(model, **call)) <= 1.5 * error, call
     assert (counters.compiles, counters.eager_calls) == (1, 0), node_text()
-    with registry.using(Registry(Store(fresh_process.store.home), policy=ANY_SPEED)) as process:
-        assert process is not None
+    with new_process(fresh_process.store.home) as process:
         host.sample(compiled(model))
         assert (process.counters.compiles, process.counters.eager_calls) == (0, 0), node_text()
 

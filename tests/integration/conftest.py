@@ -54,8 +54,3 @@ def compiled_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def home(compiled_store: Path, tmp_path: Path) -> Path:
     """A copy of the store with the toy's graph, for tests that change it."""
     return Path(shutil.copytree(compiled_store, tmp_path / "home"))
-
-
-@pytest.fixture
-def source() -> ModelSource:
-    return ModelSource(None, "0123456789ab")

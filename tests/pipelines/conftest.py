@@ -14,11 +14,10 @@ import torch
 from support.models import pipes
 from support.models.block_pipes import add_lora, latents, qwen
 from support.processes import warm_compiles
+from support.scenes.process import new_process
 
-from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_pipe
-from onegraph.runtime.obtain.registry import Registry, using
-from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.obtain.registry import Registry
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,7 +37,7 @@ def home(compiling_processes: None, tmp_path_factory: pytest.TempPathFactory, re
     """A user's graph folder with the graphs of `pipes.sd`; never to be changed but by compiling more."""
     kept: Path | None = request.config.getoption("--pipelines-home")
     home = kept or tmp_path_factory.mktemp("home")
-    with using(Registry(Store(home), policy=ANY_SPEED)) as registry:
+    with new_process(home) as registry:
         pipe = compile_pipe(pipes.sd())
         pipes.image(pipe)
         with torch.no_grad():
@@ -55,8 +54,7 @@ def blocks_home(
     """A user's folder with the graph of the pipeline's blocks, and with that of blocks with a LoRA."""
     kept: Path | None = request.config.getoption("--pipelines-home")
     home = kept or tmp_path_factory.mktemp("blocks")
-    with using(Registry(Store(home), policy=ANY_SPEED)) as registry:
-        assert registry is not None
+    with new_process(home) as registry:
         pipe = compile_pipe(qwen())
         latents(pipe)
         add_lora(pipe)
@@ -68,14 +66,12 @@ def blocks_home(
 @pytest.fixture
 def registry(home: Path) -> Iterator[Registry]:
     """A registry as in a fresh process, over the shared store."""
-    with using(Registry(Store(home), policy=ANY_SPEED)) as registry:
-        assert registry is not None
+    with new_process(home) as registry:
         yield registry
 
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Registry]:
     """A registry over an empty store of the test's own."""
-    with using(Registry(Store(tmp_path / "home"), policy=ANY_SPEED)) as registry:
-        assert registry is not None
+    with new_process(tmp_path / "home") as registry:
         yield registry

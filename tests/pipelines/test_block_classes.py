@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 import torch
 from support.models.diffusers_blocks import CASES, Case, judged
+from support.scenes.process import new_process
 
-from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_module
 from onegraph.pipelines.families import family_of
 from onegraph.pipelines.families.blocks import Blocks
-from onegraph.runtime.obtain.registry import Registry, using
-from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.obtain.registry import Registry
 
 REPORT = Path(__file__).resolve().parents[2] / "build" / "diffusers_blocks.json"
 EXACT = 1e-6
@@ -50,7 +49,7 @@ def _params() -> Iterator[Any]:
 def test_every_call_is_eagers(case: Case, tmp_path_factory: pytest.TempPathFactory, request: Any) -> None:
     kept: Path | None = request.config.getoption("--pipelines-home")
     home = (kept or tmp_path_factory.getbasetemp()) / "classes"
-    with using(Registry(Store(home), policy=ANY_SPEED)) as registry:
+    with new_process(home) as registry:
         found = judged(case)
         assert registry is not None
         note = {**asdict(found), "eager_calls": sum(found.eager.values())}

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import torch
 from support.models import block_pipes
-from support.models.block_pipes import BLOCKS, add_lora, distance, latents, qwen
+from support.models.block_pipes import BLOCKS, add_lora, latents, qwen
 from support.processes import second_pipe
+from support.scenes.judge import distance
+from support.scenes.process import new_process
 
-from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_module, compile_pipe, load_pipe, save_pipe
 from onegraph.runtime.calls.routing import Route
-from onegraph.runtime.obtain.registry import Registry, using
-from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.obtain.registry import Registry
 
 EXACT = 1e-6
 STEPS = 3
@@ -32,8 +32,7 @@ Change = Callable[[Any], Any]  # of a transformer; returns what was there before
 @pytest.fixture
 def engine(blocks_home: Path) -> Iterator[Registry]:
     """A registry as in a fresh process, in which nothing compiles."""
-    with using(Registry(Store(blocks_home), policy=ANY_SPEED)) as registry:
-        assert registry is not None
+    with new_process(blocks_home) as registry:
         yield registry
         assert registry.counters.compiles == 0
 
@@ -90,8 +89,9 @@ def test_a_fresh_process_compiles_nothing(engine: Registry, blocks_home: Path, t
     pipe = _compiled()
     latents(pipe)
     save_pipe(pipe, tmp_path / "saved")
-    told = second_pipe.told("qwen", tmp_path / "saved", blocks_home / "signing.key", tmp_path / "home")
-    assert [told[name] for name in second_pipe.COUNTED] == [0, 1, STEPS * BLOCKS, 0], told
+    told = second_pipe.told("blocks", tmp_path / "saved", tmp_path / "home", blocks_home)
+    counted = {name: told[name] for name in ("compiles", "restores", "compiled_calls", "eager_calls")}
+    assert counted == {"compiles": 0, "restores": 1, "compiled_calls": STEPS * BLOCKS, "eager_calls": 0}, told
     assert told["distance"] < EXACT
 
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 from support.edits.cases import is_chosen
 from support.models import pipes
+from support.scenes.judge import distance
+from support.scenes.process import new_process
 
-from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_module, compile_pipe
-from onegraph.runtime.obtain.registry import Registry, using
-from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.obtain.registry import Registry
 
 Change = Callable[[Any, Any], Any]  # of a pipeline and one of its modules; returns what was there before
 
@@ -274,8 +274,7 @@ def cases() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def loaded(home: Path) -> Iterator[Registry]:
-    with using(Registry(Store(home), policy=ANY_SPEED)) as registry:
-        assert registry is not None
+    with new_process(home) as registry:
         yield registry
 
 
@@ -286,11 +285,6 @@ def template() -> Any:
 
 def _copied(template: Any) -> Any:
     return pipes.sd(unet=copy.deepcopy(template.unet), vae=copy.deepcopy(template.vae))
-
-
-def distance(found: torch.Tensor, right: torch.Tensor) -> float:
-    """Relative L2."""
-    return float(torch.linalg.norm(found - right) / torch.linalg.norm(right))
 
 
 @pytest.mark.parametrize(("what", "when", "component", "kept", "how"), [*cases()])

@@ -9,15 +9,15 @@ import diffusers.quantizers.gguf.utils as library
 import pytest
 import torch
 from diffusers.hooks import apply_group_offloading
-from support.models.block_pipes import BLOCKS, CASE, add_lora, distance, latents, qwen
+from support.models.block_pipes import BLOCKS, CASE, add_lora, latents, qwen
 from support.models.gguf_files import KINDS, layer, loaded, packed
+from support.scenes.judge import distance
+from support.scenes.process import new_process
 
 from onegraph.common import reasons
-from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_pipe, library_weights, module_facts
 from onegraph.pipelines.families import family_of
-from onegraph.runtime.obtain.registry import Registry, using
-from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.obtain.registry import Registry
 
 from .test_library_weights import STEPS, engine
 
@@ -119,8 +119,7 @@ def test_a_file_runs_compiled(kind: Any, engine: Registry, tmp_path: Path) -> No
     offloaded = compile_pipe(offloaded)
     assert distance(latents(offloaded), wanted) < EXACT
     assert offloaded.onegraph.report()["transformer"].blocks["streamed"] == BLOCKS
-    with using(Registry(Store(engine.store.home), policy=ANY_SPEED)) as process:
-        assert process is not None
+    with new_process(engine.store.home) as process:
         assert distance(latents(compile_pipe(again)), wanted) < EXACT
         assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)
         assert again.onegraph.report()["transformer"].blocks["calls"] == STEPS * BLOCKS

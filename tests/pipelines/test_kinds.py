@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from support.models import pipes
+from support.scenes.judge import distance
 
 from onegraph.pipelines import compile_pipe, load_pipe, save_pipe
 from onegraph.pipelines.component import PipelineOptions
@@ -132,9 +132,8 @@ def test_a_controlnet_of_sd(registry: Registry, tmp_path: Path) -> None:
     assert registry.counters.compiles == compiles
 
 
-def _by_blocks(make: Callable[[], Any], calls: list[dict[str, Any]]) -> tuple[Any, Any]:
-    """A compiled pipeline and an eager one, of which each block computed all these calls compiled."""
-    pipe, eager = compile_pipe(make()), make()
+def check_blocks(pipe: Any, eager: Any, *calls: dict[str, Any]) -> None:
+    """Blocks of a transformer serve all calls, after those of the first one were recorded."""
     plain = pipes.image(eager)
     assert pipes.distance(pipes.image(pipe), plain) <= 2
     for call in calls:
@@ -142,18 +141,14 @@ def _by_blocks(make: Callable[[], Any], calls: list[dict[str, Any]]) -> tuple[An
     assert pipes.distance(pipes.image(eager, seed=1), plain) > 50
     report = pipe.onegraph.report()
     assert set(report["transformer"].codes) <= {"block_recorded"}, str(report)
-    return pipe, eager
 
 
 @pytest.mark.full
 def test_flux(registry: Registry) -> None:
     """Two kinds of blocks, each with one graph for all sizes, batches and prompt lengths."""
-    calls: list[dict[str, Any]] = [
-        {"height": 96, "width": 80, "tokens": 12},
-        {"num_images_per_prompt": 3, "guidance_scale": 7.0},
-        {"num_images_per_prompt": 9},
-    ]
-    pipe, _ = _by_blocks(pipes.flux, calls)
+    pipe, larger = compile_pipe(pipes.flux()), {"height": 96, "width": 80, "tokens": 12}
+    several = {"num_images_per_prompt": 3, "guidance_scale": 7.0}
+    check_blocks(pipe, pipes.flux(), larger, several, {"num_images_per_prompt": 9})
     assert pipe.onegraph.report()["vae.decoder"].compiled_calls == 4 and registry.counters.compiles <= 3
 
 
@@ -166,17 +161,14 @@ def _sd3_call(pipe: Any) -> tuple[torch.Tensor, ...]:
 @pytest.mark.full
 def test_stable_diffusion_3(registry: Registry) -> None:
     """Blocks in which a prompt takes part, and a last one in which it ends."""
-    calls: list[dict[str, Any]] = [
-        {"height": 192, "width": 80, "tokens": 12},
-        {"height": 384, "width": 384},
-        {"guidance_scale": 1.0},
-    ]
-    pipe, eager = _by_blocks(pipes.sd3, calls)
+    pipe, eager = compile_pipe(pipes.sd3()), pipes.sd3()
+    larger = {"height": 192, "width": 80, "tokens": 12}
+    check_blocks(pipe, eager, larger, {"height": 384, "width": 384}, {"guidance_scale": 1.0})
     assert registry.counters.compiles <= 2
     skipped = _sd3_call(pipe)
     with torch.no_grad():
         found, wanted = (one.transformer(*skipped, skip_layers=[0]).sample for one in (pipe, eager))
-    assert float((found - wanted).norm() / wanted.norm()) < 1e-5
+    assert distance(found, wanted) < 1e-5
 
 
 @pytest.mark.full

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 from support.models import pipes
-from support.models.block_pipes import BLOCKS, CASE, add_lora, distance, latents, qwen
+from support.models.block_pipes import BLOCKS, CASE, add_lora, latents, qwen
+from support.scenes.judge import distance
+from support.scenes.process import new_process
 
 from onegraph.common import reasons
-from onegraph.graph_cache.store import Store
 from onegraph.pipelines import adapters, compile_pipe, library_weights, module_facts
-from onegraph.runtime.obtain.registry import Registry, using
-from onegraph.runtime.policy import ANY_SPEED
+from onegraph.runtime.obtain.registry import Registry
 
 STEPS = 3
 EXACT = 5e-5  # of float32; an eighth of what quantising changes
@@ -24,8 +24,7 @@ SIZES: list[dict[str, int]] = [{}, {"side": 96, "tokens": 30}, {"side": 32, "tok
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Registry]:
-    with using(Registry(Store(tmp_path), policy=ANY_SPEED)) as registry:
-        assert registry is not None
+    with new_process(tmp_path) as registry:
         yield registry
 
 
@@ -122,8 +121,7 @@ def test_torchaos_weights_run_compiled(config: Callable[[], Any], engine: Regist
     check(pipe, plain)
     assert distance(latents(plain), wanted) > 10 * EXACT
     assert engine.counters.compiles == compiles
-    with using(Registry(Store(engine.store.home), policy=ANY_SPEED)) as process:
-        assert process is not None
+    with new_process(engine.store.home) as process:
         again = compile_pipe(qwen(transformer=quantised(config())))
         assert distance(latents(again), wanted) < within
         assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 from diffusers.hooks import HookRegistry, ModelHook, apply_group_offloading
-from support.models.block_pipes import BLOCKS, add_lora, distance, latents, qwen
+from support.models.block_pipes import BLOCKS, add_lora, latents, qwen
+from support.scenes.judge import distance
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from onegraph.pipelines import compile_pipe

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,11 @@ from onegraph.runtime.obtain.registry import Registry
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5  # relative L2, float32
-pytestmark = pytest.mark.skipif(not OneFlowBackend().can_run(CPU).ok, reason=OneFlowBackend().can_run(CPU).text)
+pytestmark = [
+    pytest.mark.usefixtures("no_grad"),
+    pytest.mark.skipif(not OneFlowBackend().can_run(CPU).ok, reason=OneFlowBackend().can_run(CPU).text),
+]
 full = pytest.mark.full
-
-
-@pytest.fixture(autouse=True)
-def _no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def call_of(kind: str) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:

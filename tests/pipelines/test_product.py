@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,11 @@ import torch
 from support.edits.cases import is_chosen
 from support.edits.code import CODE
 from support.edits.edit import Dropped, Edit
-from support.edits.places import once
 from support.edits.weights import REGISTERED, UNREGISTERED
 from support.models import pipes
 from support.models.block_pipes import latents, qwen
+from support.scenes.judge import OTHER, SAME, distance
+from support.scenes.places import around, hook, in_thread, once
 
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_pipe
@@ -28,8 +28,6 @@ from onegraph.runtime.obtain.registry import Registry, using
 from onegraph.runtime.policy import ANY_SPEED
 
 Act = Callable[[], None]
-SAME = 1e-4  # relative L2
-OTHER = 3e-4
 WHAT: dict[str, Edit] = {
     name: {**CODE, **REGISTERED, **UNREGISTERED}[name]
     for name in (
@@ -81,35 +79,31 @@ class Taking:
 
 
 def torch_hook(one: Taking, act: Act, at: int) -> None:
-    one.undo.append(one.module.register_forward_pre_hook(once(act, at)).remove)
+    hook(one.undo, one.module, act, at)
 
 
 def torch_hook_outside(one: Taking, act: Act, at: int) -> None:
-    one.undo.append(one.outside.register_forward_pre_hook(once(act, at)).remove)
+    hook(one.undo, one.outside, act, at)
 
 
 def hook_on_a_block(one: Taking, act: Act, at: int) -> None:
     """Between two blocks; of a UNet, in the midst of it."""
-    block = one.module.transformer_blocks[0] if one.name == "transformer" else one.module.down_blocks[0]
-    one.undo.append(block.register_forward_pre_hook(once(act, at)).remove)
-
-
-def hook_of(kind: Any, before: Callable[[], object]) -> Any:
-    """A hook of a library's kind that does something before a call."""
-
-    class Hook(kind):  # type: ignore[misc]
-        def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-            before()
-            return args, kwargs
-
-    return Hook()
+    blocks = one.module.transformer_blocks if one.name == "transformer" else one.module.down_blocks
+    hook(one.undo, blocks[0], act, at)
 
 
 def _diffusers_hook(module: Any, one: Taking, act: Act, at: int) -> None:
     from diffusers.hooks import HookRegistry, ModelHook
 
+    changed = once(act, at)
+
+    class Hook(ModelHook):  # type: ignore[misc]
+        def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+            changed()
+            return args, kwargs
+
     registry = HookRegistry.check_if_exists_or_initialize(module)
-    registry.register_hook(hook_of(ModelHook, once(act, at)), "a pack's")
+    registry.register_hook(Hook(), "a pack's")
     one.undo.append(lambda: registry.remove_hook("a pack's"))
 
 
@@ -124,23 +118,20 @@ def diffusers_hook_outside(one: Taking, act: Act, at: int) -> None:
 def accelerates_hook(one: Taking, act: Act, at: int) -> None:
     from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 
-    add_hook_to_module(one.module, hook_of(ModelHook, once(act, at)))
+    changed = once(act, at)
+
+    class Hook(ModelHook):  # type: ignore[misc]
+        def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+            changed()
+            return args, kwargs
+
+    add_hook_to_module(one.module, Hook())
     one.undo.append(lambda: remove_hook_from_module(one.module))
 
 
 def wrapped_forward(one: Taking, act: Act, at: int) -> None:
     """A function over the module's forward, below which ours stands."""
-    changed, own = once(act, at), one.module.forward
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        changed()
-        return own(*args, **kwargs)
-
-    kept = vars(one.module).get("forward")
-    one.module.forward = forward
-    one.undo.append(
-        lambda: vars(one.module).pop("forward") if kept is None else vars(one.module).__setitem__("forward", kept)
-    )
+    around(one.undo, one.module, "forward", act, at)
 
 
 def callback(one: Taking, act: Act, at: int) -> None:
@@ -154,24 +145,11 @@ def callback(one: Taking, act: Act, at: int) -> None:
 
 
 def scheduler_step(one: Taking, act: Act, at: int) -> None:
-    changed, scheduler = once(act, at), one.pipe.scheduler
-    own = scheduler.step
-
-    def step(*args: Any, **kwargs: Any) -> Any:
-        changed()
-        return own(*args, **kwargs)
-
-    scheduler.step = step
-    one.undo.append(lambda: vars(scheduler).pop("step"))
+    around(one.undo, one.pipe.scheduler, "step", act, at)
 
 
 def another_thread(one: Taking, act: Act, at: int) -> None:
-    def in_thread() -> None:
-        thread = threading.Thread(target=act)
-        thread.start()
-        thread.join()
-
-    torch_hook(one, in_thread, at)
+    torch_hook(one, in_thread(act), at)
 
 
 WHO: dict[str, Callable[[Taking, Act, int], None]] = {
@@ -243,6 +221,6 @@ def test_a_change(
         found = taken(pipe)
         told = str(pipe.onegraph.report())
     wanted, unchanged = taken(plain[name]), Taking(name, plain[name]).run()
-    apart, effect = (float((one - wanted).norm() / wanted.norm()) for one in (found, unchanged))
+    apart = distance(found, wanted)
     assert apart < SAME, f"relative L2 {apart:.3g} ({told})"
-    assert effect > OTHER, "the change shows nothing"
+    assert distance(unchanged, wanted) > OTHER, "the change shows nothing"

@@ -22,19 +22,15 @@ def refiner_of(base: Any) -> Any:
     """An image-to-image pipeline with a UNet of its own, which takes five sizes, and the base's VAE object."""
     from diffusers import StableDiffusionXLImg2ImgPipeline
 
-    pipe = StableDiffusionXLImg2ImgPipeline(
+    return pipes.pipe_of(
+        StableDiffusionXLImg2ImgPipeline,
         vae=base.vae,
         unet=pipes.unet(7, xl=True, ids=5, **pipes.MIDDLE),
         scheduler=pipes.scheduler(),
-        text_encoder=None,
-        tokenizer=None,
         text_encoder_2=base.text_encoder_2,
-        tokenizer_2=None,
         requires_aesthetics_score=True,
         add_watermarker=False,
     )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
 
 
 def refined(refiner: Any, image: Any) -> Any:

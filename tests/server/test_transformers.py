@@ -101,27 +101,36 @@ def same(running: server.Server, prompt: workflows.Prompt) -> server.Outcome:
     return found
 
 
+def compiled_fully(outcome: server.Outcome, file: File) -> None:
+    wanted = f"block graphs: {file.blocks} of {file.blocks} blocks compiled"
+    assert outcome.text("compile").startswith(wanted), outcome.texts
+
+
+def two_sizes(running: server.Server, file: File) -> server.Outcome:
+    """Run two sizes, for which each kind of block is compiled once; what the first one gave."""
+    plain = same(running, prompt_of(file))
+    compiled_fully(same(running, prompt_of(file, 192, 128)), file)
+    assert running.status()["compiles"] == file.kinds
+    return plain
+
+
 @pytest.mark.parametrize(
     "file", [FILES[0], *(pytest.param(file, marks=pytest.mark.full) for file in FILES[1:])], ids=str
 )
 def test_a_file_runs_compiled(file: File, tmp_path: Path) -> None:
     """Compiled once for all sizes and LoRAs, kept beside the file, and restored by the next process."""
     base, folder, environ = prepared(file, tmp_path)
-    blocks = f"block graphs: {file.blocks} of {file.blocks} blocks compiled"
     with server.running(base, host.comfyui_path(), env=environ) as running:
-        plain = same(running, prompt_of(file))
-        again = same(running, prompt_of(file, 192, 128))
-        assert again.text("compile").startswith(blocks), again.texts
-        assert running.status()["compiles"] == file.kinds
+        plain = two_sizes(running, file)
         for strength in (1.0, 0.5):
             changed = same(running, prompt_of(file, lora=strength))
-            assert changed.text("compile").startswith(blocks), changed.texts
+            compiled_fully(changed, file)
             assert difference(changed, plain) > 10
         assert running.status()["compiles"] == file.kinds
     assert len([*folder.rglob("manifest.json")]) == file.kinds
     with server.running(base, host.comfyui_path(), env=environ) as running:
         restored = same(running, prompt_of(file))
-        assert restored.text("compile").startswith(blocks), restored.texts
+        compiled_fully(restored, file)
         status = running.status()
         assert (status["compiles"], status["restores"], status["eager_calls"]) == (0, file.kinds, 0)
 
@@ -135,22 +144,18 @@ def test_a_gguf_file_runs_compiled(tmp_path: Path) -> None:
     """
     base, folder, environ = prepared(GGUF, tmp_path)
     (base / "custom_nodes" / "ComfyUI-GGUF").symlink_to(PACKS["ComfyUI-GGUF"])
-    blocks = f"block graphs: {GGUF.blocks} of {GGUF.blocks} blocks compiled"
     with server.running(base, host.comfyui_path(), env=environ) as running:
-        plain = same(running, prompt_of(GGUF))
-        again = same(running, prompt_of(GGUF, 192, 128))
-        assert again.text("compile").startswith(blocks), again.texts
-        assert running.status()["compiles"] == GGUF.kinds
+        plain = two_sizes(running, GGUF)
         assert difference(same(running, prompt_of(GGUF, lora=1.0)), plain) > 10
         compiles = running.status()["compiles"]
         for strength in (0.5, 0.0, 0.7):
             changed = same(running, prompt_of(GGUF, lora=strength))
-            assert changed.text("compile").startswith(blocks), changed.texts
+            compiled_fully(changed, GGUF)
         assert running.status()["compiles"] == compiles >= 2 * GGUF.kinds
     assert len([*folder.rglob("manifest.json")]) == compiles
     with server.running(base, host.comfyui_path(), env=environ) as running:
         for lora in (0.0, 1.0):
             restored = same(running, prompt_of(GGUF, lora=lora))
-            assert restored.text("compile").startswith(blocks), restored.texts
+            compiled_fully(restored, GGUF)
         status = running.status()
         assert (status["compiles"], status["restores"], status["eager_calls"]) == (0, compiles, 0)

@@ -6,8 +6,6 @@ import hypothesis
 import pytest
 import torch
 
-from onegraph.graph_cache.model_hash import ModelSource
-
 # On a busy machine any test may take longer than a deadline.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
@@ -17,8 +15,3 @@ hypothesis.settings.load_profile("no deadline")
 def _no_grad() -> Iterator[None]:
     with torch.no_grad():
         yield
-
-
-@pytest.fixture
-def source() -> ModelSource:
-    return ModelSource(None, "0123456789ab")

@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 import torch
 from support.models import dits
+from support.scenes.nodes import assert_close, blocks, compiled
 
-from onegraph.host.calls import model_hook
-from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 
-NODE = "8"
-CLOSE = 1e-5  # relative L2
 OVERRIDE = "optimized_attention_override"
 FAMILIES = [
     pytest.param(name, marks=() if name == "flux" else pytest.mark.full)
@@ -24,15 +21,6 @@ FAMILIES = [
 Override = Callable[..., Any]
 
 _NOT_COMPILED = {"waits_for_change", "capture_failed", "block_small"}  # parts of models that are no blocks to speak of
-
-
-def compiled(model: Any, **options: Any) -> Any:
-    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor", **options), NODE)[0]
-
-
-def blocks() -> dict[str, Any]:
-    found: dict[str, Any] = status.last_runs[NODE].to_json()["blocks"]
-    return found
 
 
 def overridden(model: Any, override: Override) -> Any:
@@ -45,7 +33,7 @@ def check(plain: Any, name: str, *args: int, **options: Any) -> dict[str, Any]:
     """A sampling of a model equals that of its compiled clone; what that one's run says of its blocks."""
     wanted = dits.sample(plain, name, *args, **options)
     found = dits.sample(compiled(plain), name, *args, **options)
-    assert float((found - wanted).norm() / wanted.norm()) < CLOSE, status.last_runs[NODE].text()
+    assert_close(found, wanted)
     return blocks()
 
 
@@ -83,7 +71,7 @@ def test_an_override_is_called_as_often_as_by_eager(name: str, counters: Counter
     wanted = dits.sample(changed, name)
     calls, halving.calls = halving.calls, 0
     found = dits.sample(compiled(changed), name)
-    assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+    assert_close(found, wanted)
     assert halving.calls == calls > 0  # by the comparisons of a first use not once
     assert (blocks()["calls"], counters.compiles) == (served, compiles)
     assert check(model, name)["calls"] == served  # and without it as ever
@@ -109,7 +97,7 @@ def test_an_override_sees_what_eager_gives_it(name: str, counters: Counters) -> 
     wanted = dits.sample(changed, name)
     by_eager, seen[:] = [*seen], []
     found = dits.sample(compiled(changed), name)
-    assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+    assert_close(found, wanted)
     assert blocks()["calls"] == served
     assert seen == by_eager
 
@@ -148,7 +136,7 @@ def test_overrides_that_change_or_keep_tensors(name: str, make: Callable[[], Ove
     model, served = known(name, counters)
     wanted = dits.sample(overridden(model, make()), name)
     found = dits.sample(compiled(overridden(model, make())), name)
-    assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+    assert_close(found, wanted)
     assert blocks()["calls"] == served
 
 
@@ -248,7 +236,7 @@ def test_the_hosts_own_choice_is_called(name: str, counters: Counters, sage: lis
     assert len(sage) == calls > 0
     wanted = dits.sample(model, name)
     # A last bit may round to the next of 8 steps.
-    assert float((found - wanted).norm() / wanted.norm()) < 2e-2, status.last_runs[NODE].text()
+    assert_close(found, wanted, 2e-2)
     report = blocks()
     assert report["calls"] > 0 and not {*report["eager_codes"]} - _NOT_COMPILED, report
     assert counters.compiles == compiles
@@ -256,7 +244,7 @@ def test_the_hosts_own_choice_is_called(name: str, counters: Counters, sage: lis
     changed = overridden(model, halving)
     wanted = dits.sample(changed, name, steps=1)
     found = dits.sample(compiled(changed), name, steps=1)
-    assert float((found - wanted).norm() / wanted.norm()) < 2e-2
+    assert_close(found, wanted, 2e-2)
     assert halving.calls > 0 and counters.compiles == compiles
 
 
@@ -299,7 +287,7 @@ def test_an_override_that_runs_the_model_itself(counters: Counters) -> None:
     wanted = dits.sample(overridden(model, again), "flux")
     inputs.clear()
     found = dits.sample(compiled(overridden(model, again)), "flux")
-    assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+    assert_close(found, wanted)
     assert blocks()["calls"] == served and blocks()["eager_codes"] == {"attention_calls_model": 1}, blocks()
 
 
@@ -320,7 +308,7 @@ def test_weights_that_an_override_moves_are_read_to_the_end(counters: Counters) 
     changed = overridden(model, moves)
     wanted = dits.sample(changed, "flux")
     found = dits.sample(compiled(changed), "flux")
-    assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+    assert_close(found, wanted)
     assert blocks()["calls"] == served
 
 

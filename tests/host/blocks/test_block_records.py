@@ -9,9 +9,10 @@ from unittest.mock import patch
 import pytest
 import torch
 from support.comfyui.shared_graphs import SharedGraphs, dit_graphs
-from support.dit_matrix.judge import FURTHEST, LEAST_EFFECT, compiled, distance
-from support.dit_matrix.sampling import Sampling
 from support.models import dits
+from support.scenes.judge import LEAST_EFFECT, distance
+from support.scenes.nodes import assert_close, restored
+from support.scenes.sampling import Sampling
 
 from onegraph.runtime.counters import Counters
 
@@ -47,8 +48,8 @@ def test_a_function_outside_of_blocks_is_of_no_graph(
     space: Any = importlib.import_module(module)
     space = getattr(space, owner) if owner else space
     with patch.object(space, name, wrapped(getattr(space, name))):
-        found, wanted = sampled(compiled(flux)), sampled(flux)
-    assert distance(found, wanted) < FURTHEST
+        found, wanted = sampled(restored(flux)), sampled(flux)
+    assert_close(found, wanted)
     assert counters.eager_calls == counters.compiles == 0
     assert counters.compiled_calls
 
@@ -73,7 +74,7 @@ def test_a_function_that_blocks_call_is_seen(module: str, name: str, flux: Any, 
         return tuple(2 * one for one in found) if isinstance(found, tuple) else 2 * found
 
     with patch.object(space, name, doubled):
-        found, wanted = sampled(compiled(flux)), sampled(flux)
+        found, wanted = sampled(restored(flux)), sampled(flux)
     assert distance(wanted, plain) > LEAST_EFFECT
-    assert distance(found, wanted) < FURTHEST
+    assert_close(found, wanted)
     assert "function_replaced" in {reason.code for reason in counters.reasons}

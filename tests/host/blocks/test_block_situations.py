@@ -12,12 +12,12 @@ import pytest
 import torch
 from support.comfyui.shared_graphs import SharedGraphs, dit_graphs
 from support.dit_matrix import around, inside, steering, weights
-from support.dit_matrix.judge import FURTHEST, compiled, distance
-from support.dit_matrix.sampling import Addition, Sampling, settings
 from support.models import dits
+from support.scenes.judge import FURTHEST, distance
+from support.scenes.nodes import assert_close, compiled, restored
+from support.scenes.sampling import Addition, Sampling, settings
 
-from onegraph.host.calls import model_hook
-from onegraph.host.show import progress, status
+from onegraph.host.show import progress
 from onegraph.runtime.counters import Counters
 
 PROMPTS = 60
@@ -35,16 +35,12 @@ def sampled(model: Any, *added: Addition, fast: Callable[[Any], Any] = lambda on
     for add in added:
         add(sampling)
     sampling.model = fast(sampling.model)
-    try:
-        return sampling.run()
-    finally:
-        for undo in sampling.undo:
-            undo()
+    return sampling.run()
 
 
 def same(model: Any, *added: Addition) -> None:
-    found, wanted = sampled(model, *added, fast=compiled), sampled(model, *added)
-    assert distance(found, wanted) < FURTHEST, status.last_runs["7"].text()
+    found, wanted = sampled(model, *added, fast=restored), sampled(model, *added)
+    assert_close(found, wanted)
 
 
 def routes(model: Any) -> list[str]:
@@ -54,10 +50,10 @@ def routes(model: Any) -> list[str]:
 def test_two_models_in_turns(flux: Any, counters: Counters) -> None:
     """Both are loaded, and share graphs."""
     other = dits.load("flux", seed=9)
-    first, second = compiled(flux), compiled(other)
+    first, second = restored(flux), restored(other)
     for _ in range(3):
         for plain, fast in ((flux, first), (other, second)):
-            assert distance(sampled(fast), sampled(plain)) < FURTHEST
+            assert_close(sampled(fast), sampled(plain))
     assert counters.compiles == counters.eager_calls == 0
     assert counters.restores == 2
 
@@ -71,7 +67,7 @@ def test_two_models_in_each_step(flux: Any, counters: Counters) -> None:
         sampling.second = one(other)
         return sampling.run()
 
-    assert distance(both(compiled), both(lambda model: model)) < FURTHEST
+    assert_close(both(restored), both(lambda model: model))
     assert counters.eager_calls == 0
 
 
@@ -90,7 +86,7 @@ def test_an_exception_in_the_middle(at: int, flux: Any, counters: Counters) -> N
     for kind, number in (("double_block", 0), ("single_block", 1)):
         changed.set_model_patch_replace(fails, "dit", kind, number)
     with pytest.raises(RuntimeError, match="in the middle"):
-        sampled(compiled(changed), settings(steps=6))
+        sampled(restored(changed), settings(steps=6))
     assert not routes(flux)
     same(flux)
     assert counters.eager_calls == 0
@@ -111,7 +107,7 @@ def test_an_interrupt_in_mid_sampling(flux: Any, counters: Counters) -> None:
     changed = flux.clone()
     changed.set_model_patch(interrupted, "post_input")
     with pytest.raises(comfy.model_management.InterruptProcessingException):
-        sampled(compiled(changed), settings(steps=4))
+        sampled(restored(changed), settings(steps=4))
     assert not routes(flux)
     same(flux)
     assert counters.eager_calls == 0
@@ -130,13 +126,13 @@ def test_an_interrupt_of_the_compile(flux: Any, counters: Counters, monkeypatch:
     half = dits.load("flux", dtype=torch.bfloat16)  # of which there are no graphs
     with monkeypatch.context() as patches:
         patches.setattr(progress.CompileProgress, "__call__", interrupted)
-        fast = model_hook.compile_model(half, model_hook.ModelNodeOptions(backend="inductor"), "7")[0]
+        fast = compiled(half)
         with pytest.raises(comfy.model_management.InterruptProcessingException):
             sampled(fast)
     assert counters.compiles == 0 and not routes(half)
     assert not [one for one in psutil.Process().children(recursive=True) if "worker.py" in " ".join(one.cmdline())]
     plain = sampled(half)
-    assert torch.equal(sampled(compiled(half)), plain)
+    assert torch.equal(sampled(restored(half)), plain)
     same(flux)
 
 
@@ -148,7 +144,7 @@ TURNS: tuple[tuple[Addition, ...], ...] = (
     (steering.references(1), settings(cfg=1.0)),
     (inside.skip_layers("1", "0"),),
     (inside.attention_override,),
-    (weights.lora(-0.4, seed=8), around.easy_cache()),
+    (weights.lora(-0.4, seed=8), around.easy_cache),
 )
 
 
@@ -163,7 +159,7 @@ def test_sixty_prompts_leave_nothing(flux: Any, counters: Counters) -> None:
     sizes: list[tuple[int, int, int]] = []
     for number in range(PROMPTS):
         added = (*TURNS[number % len(TURNS)], settings(seed=number))
-        found, wanted = sampled(flux, *added, fast=compiled), sampled(flux, *added)
+        found, wanted = sampled(flux, *added, fast=restored), sampled(flux, *added)
         assert distance(found, wanted) < FURTHEST, number
         sizes.append(measured())
     assert (counters.compiles, counters.restores, counters.eager_calls) == (0, 4, 0), counters.reasons

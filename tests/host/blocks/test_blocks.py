@@ -13,20 +13,19 @@ from typing import Any
 import pytest
 import torch
 from headless import host
+from support.dit_matrix import steering
 from support.models import dits
+from support.scenes.nodes import NODE, assert_close, blocks, compiled, told
 
 from onegraph.graph_cache.disk.listing import id_of
 from onegraph.host.calls import model_hook
 from onegraph.host.comfyui import contract
 from onegraph.host.page import warm_up
-from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.obtain import registry
 from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
 
-NODE = "7"
-CLOSE = 1e-5  # relative L2; blocks differ by some 1e-7
 FAMILIES = [
     pytest.param(name, marks=() if name in ("flux", "flux kontext") else pytest.mark.full) for name in dits.DITS
 ]
@@ -40,21 +39,11 @@ REPLACED = {
 _NOT_COMPILED = {"waits_for_change", "capture_failed", "block_small"}  # parts of models that are no blocks to speak of
 
 
-def compiled(model: Any, **options: Any) -> Any:
-    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor", **options), NODE)[0]
-
-
-def blocks() -> dict[str, Any]:
-    """What the last run says of its blocks."""
-    found: dict[str, Any] = status.last_runs[NODE].to_json()["blocks"]
-    return found
-
-
 def check(plain: Any, name: str, *args: int, **options: Any) -> dict[str, Any]:
     """A sampling of a model equals that of its compiled clone; what that one's run says of its blocks."""
     fast = compiled(plain)
     found, wanted = dits.sample(fast, name, *args, **options), dits.sample(plain, name, *args, **options)
-    assert float((found - wanted).norm() / wanted.norm()) < CLOSE, status.last_runs[NODE].text()
+    assert_close(found, wanted)
     return blocks()
 
 
@@ -153,7 +142,7 @@ def test_patches_between_and_inside_blocks(counters: Counters) -> None:
     wanted_weight.data = wanted_weight.data / 1.5
     seen.clear()
     wanted = dits.sample(changed, "flux")
-    assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+    assert_close(found, wanted)
     assert blocks()["calls"] == 10
 
     def inside(q: Any, k: Any, v: Any, pe: Any = None, attn_mask: Any = None, extra_options: Any = None) -> Any:
@@ -166,27 +155,9 @@ def test_patches_between_and_inside_blocks(counters: Counters) -> None:
 
 
 def test_residuals_are_added_between_blocks(counters: Counters) -> None:
-    import comfy.controlnet
-
-    class Residuals(comfy.controlnet.ControlBase):  # type: ignore[misc, name-defined]
-        def get_control(self, x: Any, t: Any, cond: Any, count: int, options: Any) -> dict[str, list[torch.Tensor]]:
-            tokens = x.shape[2] * x.shape[3] // 4
-            torch.manual_seed(4)
-            return {name: [torch.randn(x.shape[0], tokens, 128) * 0.3] * 2 for name in ("input", "output")}
-
-        def copy(self) -> Any:
-            return self
-
-        def pre_run(self, *args: Any) -> None: ...
-
-        def cleanup(self) -> None: ...
-
-        def get_models(self) -> list[Any]:
-            return []
-
     model = known("flux", counters)
     plain = dits.sample(model, "flux")
-    dits.control = Residuals()
+    dits.control = steering.residual_net(128)
     try:
         report = check(model, "flux")
         assert (report["calls"], report["eager_codes"]) == (10, {})
@@ -230,7 +201,7 @@ def test_graphs_of_blocks_are_preloaded(counters: Counters, fresh_process: Regis
         spares = [graph._runners._spare for graph in graphs]
         assert {*map(len, spares)} == {1, 2}  # two double and three single blocks, each with a runner of its own
         found, wanted = dits.sample(fast, "flux"), dits.sample(model, "flux")
-        assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+        assert_close(found, wanted)
         assert (blocks()["calls"], seen.compiles, seen.restores, spares.count([])) == (10, 0, len(graphs), 2)
         compiled(dits.load("flux", dtype=torch.float64))  # there is nothing for it
         host.wait_for_preloads()
@@ -249,7 +220,7 @@ def test_graphs_of_a_warm_up_list_serve_blocks(counters: Counters, fresh_process
         seen = process.counters
         assert (seen.preloads, seen.restores, seen.binds) == (2, 2, 0)
         found, wanted = dits.sample(compiled(model), "flux"), dits.sample(model, "flux")
-        assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+        assert_close(found, wanted)
         assert (blocks()["calls"], seen.compiles, seen.restores) == (10, 0, 2)
 
 
@@ -358,14 +329,14 @@ def test_calls_that_graphs_serve_are_made_without_a_plan(planning: Planning) -> 
     wanted = dits.sample(model, "flux")
     assert planning.begun == 2  # steps
     found = dits.sample(compiled(model), "flux")
-    assert float((found - wanted).norm() / wanted.norm()) < CLOSE
+    assert_close(found, wanted)
     assert (planning.begun, planning.args.disable_comfy_compiler) == (2, False)
     assert (blocks()["calls"], blocks()["eager_codes"]) == (10, {})
-    assert "ComfyUI's memory plan is off" in status.last_runs[NODE].text()
+    assert "ComfyUI's memory plan is off" in told()
     planning.args.disable_comfy_compiler = True  # the user's choice stays, and is nothing to tell
     dits.sample(compiled(model), "flux")
     assert planning.args.disable_comfy_compiler is True
-    assert "memory plan" not in status.last_runs[NODE].text()
+    assert "memory plan" not in told()
 
 
 def test_a_model_whose_blocks_run_eager_keeps_its_plan(planning: Planning) -> None:

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.dit_matrix.judge import FURTHEST, distance
 from support.models import dits
+from support.scenes.nodes import assert_close, blocks, compiled
 
-from onegraph.host.calls import model_hook
-from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 
 NAME = "hidream o1"
@@ -46,10 +44,9 @@ def test_hidream_o1_is_compiled_for_any_size_and_interrupted_in_a_function(
 
     def check(height: int, width: int, **more: Any) -> dict[str, Any]:
         wanted = sampled(plain, height, width, **more)
-        model = model_hook.compile_model(plain, model_hook.ModelNodeOptions(backend="inductor"), "7")[0]
-        assert distance(sampled(model, height, width, **more), wanted) < FURTHEST, status.last_runs["7"].text()
-        report: dict[str, Any] = status.last_runs["7"].to_json()["blocks"]
-        return report
+        model = compiled(plain)
+        assert_close(sampled(model, height, width, **more), wanted)
+        return blocks()
 
     assert check(128, 160, cfg=3.0)["eager_codes"].keys() == {"block_recorded"}
     assert counters.compiles == 2  # with the prompt, and after it
@@ -66,7 +63,7 @@ def test_hidream_o1_is_compiled_for_any_size_and_interrupted_in_a_function(
             comfy.model_management.throw_exception_if_processing_interrupted()
         return attention(*args, **kwargs)
 
-    model = model_hook.compile_model(plain, model_hook.ModelNodeOptions(backend="inductor"), "7")[0]
+    model = compiled(plain)
     with monkeypatch.context() as patches:
         patches.setattr(comfy.ops, "scaled_dot_product_attention", interrupted)
         with pytest.raises(comfy.model_management.InterruptProcessingException):

@@ -9,27 +9,15 @@ import pytest
 import torch
 from support.comfyui import dit_controlnets
 from support.models import dits
+from support.scenes.nodes import NODE, assert_close, blocks, compiled, compiled_net
+from support.scenes.process import new_process
 
-from onegraph.graph_cache.store import Store
 from onegraph.host.calls import model_hook
 from onegraph.host.calls.controlnet_hook import compile_controlnet
-from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
-from onegraph.runtime.obtain import registry as registry_module
-from onegraph.runtime.obtain.registry import Registry
-from onegraph.runtime.policy import ANY_SPEED
 
-NODE, MODEL_NODE = "11", "7"
-CLOSE = 1e-5  # relative L2
+MODEL_NODE = "11"
 NETS = [pytest.param(name, marks=() if name == "flux" else pytest.mark.full) for name in dit_controlnets.NETS]
-
-
-def compiled(net: Any, **options: Any) -> Any:
-    return compile_controlnet(net, model_hook.ModelNodeOptions(backend="inductor", **options), NODE)[0]
-
-
-def compiled_model(model: Any) -> Any:
-    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), MODEL_NODE)[0]
 
 
 def steered(model: Any, net: Any, name: str, *args: int, strength: float = 1.0, **options: Any) -> torch.Tensor:
@@ -37,15 +25,10 @@ def steered(model: Any, net: Any, name: str, *args: int, strength: float = 1.0, 
         return dits.sample(model, dit_controlnets.NETS[name].model, *args, **options)
 
 
-def blocks(node: str = NODE) -> dict[str, Any]:
-    found: dict[str, Any] = status.last_runs[node].to_json()["blocks"]
-    return found
-
-
 def check(name: str, model: Any, fast: Any, net: Any, fast_net: Any, *args: int, **options: Any) -> dict[str, Any]:
     found = steered(fast, fast_net, name, *args, **options)
     wanted = steered(model, net, name, *args, **options)
-    assert float((found - wanted).norm() / wanted.norm()) < CLOSE, status.last_runs[NODE].text()
+    assert_close(found, wanted)
     return blocks()
 
 
@@ -53,7 +36,7 @@ def check(name: str, model: Any, fast: Any, net: Any, fast_net: Any, *args: int,
 def test_any_size_strength_and_model(name: str, counters: Counters, graphs_home: Path) -> None:
     """The first step shows how blocks are called; then no size compiles, nor does another process."""
     net, model = dit_controlnets.load(name), dits.load(dit_controlnets.NETS[name].model)
-    fast_net = compiled(net)
+    fast_net = compiled_net(net)
     steered(model, fast_net, name, steps=1)
     compiles = counters.compiles
     assert compiles + counters.restores >= 1  # a block of the model may be of a kind with one of the net
@@ -65,17 +48,16 @@ def test_any_size_strength_and_model(name: str, counters: Counters, graphs_home:
         assert report["calls"] in (served, 2 * served) and not report["eager_codes"], report
     check(name, model, model, net, fast_net, strength=0.4)
     assert counters.compiles == compiles
-    with registry_module.using(Registry(Store(graphs_home), policy=ANY_SPEED)) as fresh:
-        assert fresh is not None
+    with new_process(graphs_home) as fresh:
         other = dit_controlnets.load(name, seed=8)
-        assert check(name, model, model, other, compiled(other))["calls"] == served
+        assert check(name, model, model, other, compiled_net(other))["calls"] == served
         assert fresh.counters.compiles == 0
 
 
 @pytest.mark.parametrize("name", NETS)
 def test_with_the_model_compiled_too(name: str, counters: Counters) -> None:
     net, model = dit_controlnets.load(name), dits.load(dit_controlnets.NETS[name].model)
-    fast_net, fast = compiled(net), compiled_model(model)
+    fast_net, fast = compiled_net(net), compiled(model, MODEL_NODE)
     steered(fast, fast_net, name, steps=1)
     compiles = counters.compiles
     check(name, model, fast, net, fast_net)

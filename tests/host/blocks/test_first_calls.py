@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.dit_matrix.sampling import Sampling
 from support.models import dits
+from support.scenes.sampling import Sampling
 
 from onegraph.compiler.blocks.outer_call import OuterCall, repeat
 from onegraph.compiler.blocks.records import recording

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from support.models import dits, ggml_models
 from support.models.gguf_files import KINDS
+from support.scenes.judge import distance
+from support.scenes.nodes import blocks, compiled
+from support.scenes.process import new_process
 
 from onegraph.common import reasons
-from onegraph.graph_cache.store import Store
-from onegraph.host.calls import model_hook
-from onegraph.host.show import status
 from onegraph.host.weights import eligibility, ggml, plain
 from onegraph.host.weights.quantised import exact_block
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.guards.module_guard import ModuleGuard
-from onegraph.runtime.obtain import registry
 from onegraph.runtime.obtain.registry import Registry
-from onegraph.runtime.policy import ANY_SPEED
 
-NODE = "7"
+pytestmark = pytest.mark.usefixtures("inference")
 TYPES = ["BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "Q6_K", "Q5_K", "Q4_K", "Q3_K", "Q2_K", "IQ4_NL", "IQ4_XS"]
 EXACT = 1e-4  # relative to eager, over a sampling in float32
 
@@ -40,33 +37,17 @@ def pack(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    """As ComfyUI loads and runs models."""
-    with torch.inference_mode():
-        yield
-
-
 def linear(seed: int = 0) -> torch.nn.Linear:
     torch.manual_seed(seed)
     return torch.nn.Linear(256, 64)
-
-
-def compiled(model: Any) -> Any:
-    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), NODE)[0]
-
-
-def distance(result: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((result.double() - wanted.double()).norm() / wanted.double().norm())
 
 
 def check(model: Any, name: str, *sizes: int, within: float = EXACT, **options: int) -> dict[str, Any]:
     """Sample with and without graphs; the report."""
     wanted = dits.sample(model, name, *sizes, **options)
     result = dits.sample(compiled(model), name, *sizes, **options)
-    report: dict[str, Any] = status.last_runs[NODE].to_json()["blocks"]
-    assert distance(result, wanted) < within, report
-    return report
+    assert distance(result, wanted) < within, blocks()
+    return blocks()
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -174,8 +155,7 @@ def test_lifecycle(pack: str, name: str, kind: str, counters: Counters, fresh_pr
             adapted_compiles = counters.compiles
     assert counters.compiles == adapted_compiles > compiles
     assert not check(model, name)["eager_codes"] and counters.compiles == adapted_compiles
-    with registry.using(Registry(Store(fresh_process.store.home), policy=ANY_SPEED)) as process:
-        assert process is not None
+    with new_process(fresh_process.store.home) as process:
         for one in (model, with_lora(model, 0.5)):
             report = check(one, name)
             assert report["calls"] and not report["eager_codes"], report

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import torch
 from support.comfyui import loaded_in_part, pages
-from support.comfyui.block_runs import NODE, blocks, compiled, distance
 from support.dit_matrix.weights import lora_of
 from support.models import dits, quantised
+from support.scenes.judge import distance
+from support.scenes.nodes import assert_close, blocks, compiled, told
+from support.scenes.process import new_process
 
-from onegraph.graph_cache.store import Store
 from onegraph.host.show import status
 from onegraph.host.weights import paged_blocks, paged_weights
 from onegraph.runtime.calls import kept_modulation
 from onegraph.runtime.calls.look_ahead import LookAhead
 from onegraph.runtime.obtain import registry as registry_module
 from onegraph.runtime.obtain.registry import Registry
-from onegraph.runtime.policy import ANY_SPEED
 from onegraph.signature.modulation import Given
 
 
@@ -39,8 +39,7 @@ def process(home: Path) -> Iterator[Registry]:
     kept_modulation._modules.clear()
     kept_modulation._kept.clear()
     status.last_runs.clear()
-    with registry_module.using(Registry(Store(home), policy=ANY_SPEED)) as fresh:
-        assert fresh is not None
+    with new_process(home) as fresh:
         yield fresh
 
 
@@ -68,8 +67,8 @@ def paged() -> tuple[Any, pages.FakeVbar]:
 def check(model: Any, wanted: torch.Tensor, steps: int = 3, **changes: Any) -> tuple[int, int]:
     """A sampling of compiled blocks alone is right; how many results were kept ones, and how many were computed."""
     found = dits.sample(compiled(model), "flux", steps=steps, **changes)
-    report, text = blocks(), status.last_runs[NODE].text()
-    assert distance(found, wanted) < 1e-6, text
+    report, text = blocks(), told()
+    assert_close(found, wanted, 1e-6)
     assert (report["eager_codes"], report["compiled"]) == ({}, report["of"]), text
     layers = [vars(layer) for layer in model.model.modules() if "_v" in vars(layer)]
     assert not any("_prefetch" in layer for layer in layers)
@@ -94,7 +93,7 @@ def test_a_timestep_that_was_met_needs_no_weights_of_the_modulation(
         patching.setattr(paged_blocks.StreamedBlocks, "results", nothing)
         assert check(model, wanted) == (calls, 0)
     assert torch.equal(dits.sample(compiled(model), "flux", steps=3), first)
-    assert f"modulation kept in {calls} of {calls} calls" in status.last_runs[NODE].text()
+    assert f"modulation kept in {calls} of {calls} calls" in told()
     assert check(model, dits.sample(model, "flux", steps=4), steps=4)[1] > 0  # other timesteps
     assert fresh.counters.compiles == compiles
     assert not any(vbar.pins)
@@ -173,7 +172,7 @@ def test_the_room_of_the_modulation_goes_to_other_weights(paged: Any, monkeypatc
     last = max(vars(one)["_v"][1] for one in layers if one not in modulation_of(model))
     assert all(vars(one)["_v"][1] > last for one in modulation_of(model))
     check(model, wanted)
-    assert blocks()["streamed"] == 0, status.last_runs[NODE].text()
+    assert blocks()["streamed"] == 0, told()
     filled = vbar.filled
     assert check(model, dits.sample(model, "flux", steps=5), steps=5)[1] > 0  # other timesteps, by what is held
     assert blocks()["streamed"] == 0 and vbar.filled == filled
@@ -303,7 +302,7 @@ def test_options_that_hold_themselves(paged: Any) -> None:
     fast.model_options["transformer_options"]["somebodys"] = [mine]
     for _ in range(2):
         assert distance(dits.sample(fast, "flux", steps=3), wanted) < 1e-6
-        assert blocks()["eager_codes"] == {}, status.last_runs[NODE].text()
+        assert blocks()["eager_codes"] == {}, told()
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
@@ -320,7 +319,7 @@ def test_code_between_blocks_that_writes_to_what_they_see(step: int, paged: Any)
     assert distance(wanted, plain) > 1e-4
     for _ in range(2):
         found = dits.sample(patched(compiled(model)), "flux", steps=3)
-        assert distance(found, wanted) < 1e-6, status.last_runs[NODE].text()
+        assert_close(found, wanted, 1e-6)
     check(model, plain)
 
 
@@ -440,11 +439,11 @@ def test_families_whose_first_run_is_a_streamed_one(name: str, tmp_path: Path) -
         vbar = pages.page(model, 0.4)
         for way, right in zip(ways, wanted, strict=True):
             run(compiled(model), **way)  # which may compile
-            assert distance(run(compiled(model), **way), right) < 1e-5, status.last_runs[NODE].text()
+            assert distance(run(compiled(model), **way), right) < 1e-5, told()
         kept = blocks()["modulation"]
         assert kept["computed"] == 0 and not any(vbar.pins)
     with process(tmp_path) as restored:
         for way, right in zip(ways, wanted, strict=True):
-            assert distance(run(compiled(model), **way), right) < 1e-5, status.last_runs[NODE].text()
-        assert restored.counters.compiles == 0, status.last_runs[NODE].text()
+            assert distance(run(compiled(model), **way), right) < 1e-5, told()
+        assert restored.counters.compiles == 0, told()
         assert (blocks()["modulation"]["kept"] > 0) == (kept["kept"] > 0)

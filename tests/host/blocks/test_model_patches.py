@@ -7,43 +7,22 @@ from typing import Any
 import pytest
 import torch
 from support.comfyui import vaes
+from support.dit_matrix import inside
 from support.models import dits
+from support.scenes.judge import distance
+from support.scenes.nodes import assert_close, blocks, compiled
 
-from onegraph.host.calls import model_hook
-from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 
 pytestmark = pytest.mark.full
-NODE = "7"
-CLOSE = 1e-5  # relative L2
-
-
-def _loaded(module: Any) -> Any:
-    import comfy.model_management
-    import comfy.model_patcher
-
-    dits.seeded(module, 3)
-    device = comfy.model_management.get_torch_device()
-    return comfy.model_patcher.ModelPatcher(module, load_device=device, offload_device=torch.device("cpu"))
-
-
-def _operations() -> dict[str, Any]:
-    import comfy.ops
-
-    return {"device": "cpu", "dtype": torch.float32, "operations": comfy.ops.manual_cast}
 
 
 def _qwen() -> tuple[Any, Any]:
-    from comfy_extras.nodes_model_patch import QwenImageBlockWiseControlNet
-
-    return _loaded(QwenImageBlockWiseControlNet(num_layers=3, dim=128, **_operations())), vaes.load("wan 2.1")
+    return inside.blockwise(), vaes.load("wan 2.1")
 
 
 def _z_image() -> tuple[Any, Any]:
-    from comfy.ldm.lumina.controlnet import ZImage_Control
-
-    size = {"dim": 256, "n_heads": 4, "n_kv_heads": 4, "n_control_layers": 15, "additional_in_dim": 17}
-    return _loaded(ZImage_Control(**size, refiner_control=True, **_operations())), vaes.load("flux")
+    return inside.z_image_control(**inside.SECOND_CONTROL), vaes.load("flux")
 
 
 @pytest.mark.parametrize(("name", "make"), [("qwen-image", _qwen), ("z-image", _z_image)])
@@ -53,7 +32,7 @@ def test_a_patched_model_stays_compiled_and_right(name: str, make: Any, counters
     apply = QwenImageDiffsynthControlnet().diffsynth_controlnet
     model = dits.load(name)
     patch, vae = make()
-    fast = model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), NODE)[0]
+    fast = compiled(model)
     with torch.inference_mode():
         dits.sample(fast, name, steps=1)
         compiles, plain = counters.compiles, dits.sample(model, name)
@@ -61,8 +40,7 @@ def test_a_patched_model_stays_compiled_and_right(name: str, make: Any, counters
         for strength in (1.0, 0.3):
             patched = [apply(one, patch, vae, image, strength)[0] for one in (fast, model)]
             found, wanted = (dits.sample(one, name) for one in patched)
-            assert float((found - wanted).norm() / wanted.norm()) < CLOSE, status.last_runs[NODE].text()
-            assert float((wanted - plain).norm() / plain.norm()) > 1e-3
-            report: dict[str, Any] = status.last_runs[NODE].to_json()["blocks"]
-            assert report["calls"] and not report["eager_codes"], report
+            assert_close(found, wanted)
+            assert distance(wanted, plain) > 1e-3
+            assert blocks()["calls"] and not blocks()["eager_codes"], blocks()
     assert counters.compiles == compiles

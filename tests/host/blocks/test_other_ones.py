@@ -9,12 +9,10 @@ import pytest
 import torch
 from support.comfyui.shared_graphs import SharedGraphs, dit_graphs
 from support.dit_matrix import steering
-from support.dit_matrix.judge import FURTHEST, distance
-from support.dit_matrix.sampling import Addition, Sampling, settings
 from support.models import dits
+from support.scenes.nodes import assert_close, blocks, compiled, told
+from support.scenes.sampling import Addition, Sampling, settings
 
-from onegraph.host.calls import model_hook
-from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.obtain import registry as registry_module
 from onegraph.runtime.obtain.registry import Registry, registry
@@ -35,25 +33,25 @@ def test_timesteps_of_each_frame_after_one_for_all(
 ) -> None:
     shared_graphs.give(graphs_home, None, *dit_graphs(name))
     plain = dits.load(name)
-    model = model_hook.compile_model(plain, model_hook.ModelNodeOptions(backend="inductor"), "7")[0]
+    model = compiled(plain)
     text, kept = (), (steering.first_frame_kept,)
     for number, (added, compiles) in enumerate(((text, 0), (kept, 1), (text, 1), (kept, 1), (text, 1))):
         found, wanted = sampled(name, model, *added), sampled(name, plain, *added)
-        assert distance(found, wanted) < FURTHEST, status.last_runs["7"].text()
-        assert counters.compiles == compiles, status.last_runs["7"].text()
+        assert_close(found, wanted)
+        assert counters.compiles == compiles, told()
         if number != 1:
-            assert status.last_runs["7"].to_json()["blocks"]["eager_codes"] == {}
+            assert blocks()["eager_codes"] == {}
     # Another size, and another process, whose first call has timesteps of each frame.
     others = (settings(height=24, width=12, frames=5), *kept)
-    assert distance(sampled(name, model, *others), sampled(name, plain, *others)) < FURTHEST
+    assert_close(sampled(name, model, *others), sampled(name, plain, *others))
     store = registry().store
     registry().close()
     with registry_module.using(Registry(store, policy=ANY_SPEED)) as again:
         assert again is not None
-        model = model_hook.compile_model(dits.load(name), model_hook.ModelNodeOptions(backend="inductor"), "7")[0]
+        model = compiled(dits.load(name))
         for added in (others, text):
-            assert distance(sampled(name, model, *added), sampled(name, plain, *added)) < FURTHEST
-            assert status.last_runs["7"].to_json()["blocks"]["eager_codes"] == {}
+            assert_close(sampled(name, model, *added), sampled(name, plain, *added))
+            assert blocks()["eager_codes"] == {}
         assert (again.counters.compiles, again.counters.restores, again.counters.eager_calls) == (0, 2, 0)
 
 

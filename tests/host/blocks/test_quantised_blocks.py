@@ -14,23 +14,20 @@ import pytest
 import torch
 from support.comfyui import pages
 from support.models import dits, quantised, quantised_report
+from support.scenes.judge import distance
+from support.scenes.nodes import blocks, compiled, told
+from support.scenes.process import new_process
 
 from onegraph.common import reasons
 from onegraph.compiler.blocks.repeated import repeated_blocks
-from onegraph.graph_cache.store import Store
-from onegraph.host.calls import model_hook
-from onegraph.host.show import status
 from onegraph.host.weights import eligibility, plain
 from onegraph.host.weights.formats import FORMATS
 from onegraph.host.weights.quantised import exact_block
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.guards.module_guard import ModuleGuard
-from onegraph.runtime.obtain import registry
 from onegraph.runtime.obtain.registry import Registry
-from onegraph.runtime.policy import ANY_SPEED
 from onegraph.signature import call_tree
 
-NODE = "7"
 SERVED = [*quantised.FORMATS]
 LAYERS = 128, 256
 SIZES = [(3, 10, 128), (5, 128), (2, 3, 4, 128)]
@@ -73,10 +70,6 @@ def inference() -> Iterator[None]:
         yield
 
 
-def distance(result: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((result.double() - wanted.double()).norm() / wanted.double().norm())
-
-
 def same_product(result: torch.Tensor, wanted: torch.Tensor) -> bool:
     """Equal but for the order of a product's sums, by which one value in a thousand may be rounded to its neighbour.
 
@@ -86,15 +79,6 @@ def same_product(result: torch.Tensor, wanted: torch.Tensor) -> bool:
     step = torch.finfo(wanted.dtype).eps * wanted.abs()
     rounded = bool(((result - wanted).abs() <= step)[apart].all()) and float(apart.float().mean()) <= 1e-3
     return distance(result, wanted) < 2e-5 or rounded
-
-
-def compiled(model: Any, **options: Any) -> Any:
-    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor", **options), NODE)[0]
-
-
-def blocks() -> dict[str, Any]:
-    found: dict[str, Any] = status.last_runs[NODE].to_json()["blocks"]
-    return found
 
 
 def own_error(model: Any, name: str) -> float:
@@ -133,7 +117,7 @@ def check(model: Any, name: str, error: float, *args: int, **options: int) -> tu
     found, wanted = dits.sample(compiled(model), name, *args, **options), dits.sample(model, name, *args, **options)
     assert torch.isfinite(found).all()
     report, far = blocks(), distance(found, wanted)
-    assert far <= 2 * error, (far, error, status.last_runs[NODE].text())
+    assert far <= 2 * error, (far, error, told())
     return report, far
 
 
@@ -310,7 +294,7 @@ def test_weights_of_another_pack_are_the_reason(counters: Counters) -> None:
         assert {*blocks()["eager_codes"]} == {"library_weight"} and not counters.compiles
     reason = plain.refusal(block)
     assert isinstance(reason, reasons.LibraryWeight) and reason.where.endswith("(Unpacking)")
-    assert reason.type == "Bytes" and "16 bits" in reason.text and "Bytes" in status.last_runs[NODE].text()
+    assert reason.type == "Bytes" and "16 bits" in reason.text and "Bytes" in told()
 
 
 def test_a_format_that_no_graph_computes_with_is_refused() -> None:
@@ -433,8 +417,7 @@ def test_lifecycle(
                 break
         assert streamed["streamed"]
     assert counters.compiles == compiles
-    with registry.using(Registry(Store(fresh_process.store.home), policy=ANY_SPEED)) as process:
-        assert process is not None
+    with new_process(fresh_process.store.home) as process:
         assert checked(model, within=swapped)["calls"] == served
         assert (process.counters.compiles, process.counters.eager_calls > 0) == (0, (name, which) in PARTLY)
     quantised_report.write(
@@ -460,8 +443,7 @@ def test_weights_that_are_stored_in_float8(
     compiles = counters.compiles
     other = quantised.stored(name, seed=9, operations=operations)
     assert check(other, name, error)[0]["calls"] == report["calls"] and counters.compiles == compiles
-    with registry.using(Registry(Store(fresh_process.store.home), policy=ANY_SPEED)) as process:
-        assert process is not None
+    with new_process(fresh_process.store.home) as process:
         assert check(model, name, error)[0]["calls"] == report["calls"]
         assert (process.counters.compiles, process.counters.eager_calls) == (0, 0)
 

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 from support.comfyui import loaded_in_part
-from support.comfyui.block_runs import NODE, compiled
 from support.dit_matrix.weights import lora_of
 from support.models import dits
+from support.scenes.nodes import assert_close, blocks, compiled, told
 
-from onegraph.host.show import status
 from onegraph.host.weights import low_vram_blocks
 from onegraph.runtime.obtain.registry import registry
 
@@ -33,9 +32,8 @@ def flux() -> Any:
 
 def check(model: Any, wanted: torch.Tensor, steps: int = 2) -> dict[str, Any]:
     found = dits.sample(compiled(model), "flux", steps=steps)
-    report: dict[str, Any] = status.last_runs[NODE].to_json()["blocks"]
-    text = status.last_runs[NODE].text()
-    assert float((found.double() - wanted.double()).norm() / wanted.double().norm()) < 1e-6, text
+    report, text = blocks(), told()
+    assert_close(found, wanted, 1e-6)
     assert (report["eager_codes"], report["compiled"]) == ({}, 5), text
     assert 0 < report["streamed"] <= 5 and report["streamed_bytes"] > 0, text
     for copied in model.model.diffusion_model.modules():
@@ -77,8 +75,8 @@ def test_memory_that_runs_out(flux: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     with monkeypatch.context() as patching:
         patching.setattr(low_vram_blocks.StagedBlocks, "_brought", failing)
         found = dits.sample(compiled(flux), "flux")
-    assert float((found.double() - wanted.double()).norm() / wanted.double().norm()) < 1e-6
-    assert status.last_runs[NODE].to_json()["blocks"]["eager_codes"] == {"memory_ran_out": 8}
+    assert_close(found, wanted, 1e-6)
+    assert blocks()["eager_codes"] == {"memory_ran_out": 8}
     check(flux, wanted)
 
 

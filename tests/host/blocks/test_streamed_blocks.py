@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from support.comfyui import pages
-from support.comfyui.block_runs import NODE, blocks, compiled, distance
 from support.dit_matrix.weights import lora_of
 from support.models import dits, quantised
+from support.scenes.judge import distance
+from support.scenes.nodes import assert_close, blocks, compiled, told
 
-from onegraph.host.show import status
 from onegraph.host.weights import paged_blocks
 from onegraph.runtime.obtain.registry import Registry, registry
 
@@ -43,8 +43,8 @@ def check(model: Any, vbar: pages.FakeVbar, wanted: torch.Tensor, name: str = "f
     """A sampling of compiled blocks alone is right; how many of them were streamed."""
     found = dits.sample(compiled(model), name)
     report = blocks()
-    assert distance(found, wanted) < within, status.last_runs[NODE].text()
-    assert report["eager_codes"] == {} and report["compiled"] == report["of"], status.last_runs[NODE].text()
+    assert_close(found, wanted, within)
+    assert report["eager_codes"] == {} and report["compiled"] == report["of"], told()
     assert registry().counters.compiles == 0 or report["calls"]
     assert left_alone(model, vbar)
     streamed: int = report["streamed"]
@@ -60,7 +60,7 @@ def test_a_model_with_room_for_a_part_of_it(room: float, least: int, most: int, 
         streamed = check(flux, vbar, wanted)
         assert least <= streamed <= most
         vbar.evict()
-    text = status.last_runs[NODE].text()
+    text = told()
     assert (f"5 of 5 blocks compiled, {5 - streamed} resident, {streamed} streamed" in text) == (streamed > 0), text
 
 
@@ -155,7 +155,7 @@ def test_a_layer_exchanged_in_mid_run_is_not_served_by_a_copy_of_the_old_one(flu
     fast.set_model_sampler_post_cfg_function(lambda given: (exchange(), given["denoised"])[1])
     found = dits.sample(fast, "flux", steps=3)
     report = blocks()
-    assert report["eager_codes"] == {"block_changed": 2}, status.last_runs[NODE].text()
+    assert report["eager_codes"] == {"block_changed": 2}, told()
     done.clear()
     module.single_blocks[0].linear1.weight.mul_(-1.0)
     module.single_blocks[0].linear1.bias.mul_(0.5)
@@ -203,7 +203,7 @@ def test_pages_that_go_between_steps(flux: Any) -> None:
     fast.set_model_sampler_post_cfg_function(taken)
     for _ in range(2):
         found = dits.sample(fast, "flux", steps=4)
-        assert distance(found, wanted) < 1e-6, status.last_runs[NODE].text()
+        assert_close(found, wanted, 1e-6)
         assert blocks()["eager_codes"] == {} and left_alone(flux, vbar)
 
 

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 import torch
 from support.dit_matrix import around
-from support.dit_matrix.judge import FURTHEST, distance
-from support.dit_matrix.sampling import Sampling
 from support.models import dits
+from support.scenes.nodes import assert_close, blocks, compiled, told
+from support.scenes.sampling import Sampling
 
-from onegraph.host.calls import model_hook
-from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 
 NAME = "wan 2.1 causal"
@@ -29,15 +27,14 @@ def test_causal_wan_keeps_its_caches(counters: Counters, monkeypatch: pytest.Mon
     plain = dits.load(NAME)
 
     def check(**sides: int) -> dict[str, Any]:
-        model = model_hook.compile_model(plain, model_hook.ModelNodeOptions(backend="inductor"), "7")[0]
+        model = compiled(plain)
         found, wanted = sampled(model, **sides), sampled(plain, **sides)
-        assert distance(found, wanted) < FURTHEST
-        report: dict[str, Any] = status.last_runs["7"].to_json()["blocks"]
-        return report
+        assert_close(found, wanted)
+        return blocks()
 
     for _ in range(2):
         report = check()
         assert report["calls"] == 0 and {*report["eager_codes"]} == {"block_recorded", "block_writes"}, report
-        assert "a block writes into a list, a dictionary or an object" in status.last_runs["7"].text()
+        assert "a block writes into a list, a dictionary or an object" in told()
     assert check(height=12, width=20)["calls"] == 0
     assert counters.compiles == 0

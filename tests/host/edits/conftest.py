@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.comfyui.shared_graphs import SharedGraphs, dit_graphs
 from support.edits import subjects
 from support.edits.subjects import Subject
 
@@ -51,6 +52,14 @@ def inference() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def subject(component: str, request: pytest.FixtureRequest) -> Subject:
+    """The one that a case names."""
+    found = request.getfixturevalue(component)
+    assert isinstance(found, Subject)
+    return found
+
+
 @pytest.fixture(scope="session")
 def unet(compiled_once: None, checkpoint: Callable[..., Path]) -> Subject:
     return subjects.unet(checkpoint())
@@ -58,11 +67,8 @@ def unet(compiled_once: None, checkpoint: Callable[..., Path]) -> Subject:
 
 @pytest.fixture(scope="session")
 def net(
-    compiled_once: None, checkpoint: Callable[..., Path], net_file: Path, graphs_home: Path, shared_graphs: object
+    compiled_once: None, checkpoint: Callable[..., Path], net_file: Path, graphs_home: Path, shared_graphs: SharedGraphs
 ) -> Subject:
-    from support.comfyui.shared_graphs import SharedGraphs
-
-    assert isinstance(shared_graphs, SharedGraphs)
     shared_graphs.give(graphs_home, None, "sdxl controlnet")
     return subjects.net(checkpoint(), net_file)
 
@@ -78,9 +84,6 @@ def encoder(vae_compiled_once: None, checkpoint: Callable[..., Path]) -> Subject
 
 
 @pytest.fixture(scope="session")
-def transformer(graphs_home: Path, shared_graphs: object) -> Subject:
-    from support.comfyui.shared_graphs import SharedGraphs, dit_graphs
-
-    assert isinstance(shared_graphs, SharedGraphs)
+def transformer(graphs_home: Path, shared_graphs: SharedGraphs) -> Subject:
     shared_graphs.give(graphs_home, None, *dit_graphs("flux"))
     return subjects.transformer()

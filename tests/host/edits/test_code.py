@@ -6,8 +6,8 @@ import pytest
 from support.edits.cases import one_in
 from support.edits.code import CODE, OF_TRANSFORMERS, PREPARED
 from support.edits.judge import Case
-from support.edits.places import KNOWN, UNKNOWN
 from support.edits.subjects import Subject
+from support.scenes.places import KNOWN, UNKNOWN
 
 COMPONENTS = ("unet", "net", "decoder", "encoder")
 EDITS = {**CODE, **OF_TRANSFORMERS}
@@ -20,27 +20,25 @@ AT_PLACES = [
 ]
 
 
-def case_of(request: pytest.FixtureRequest, component: str, edit: str) -> Case:
-    subject = request.getfixturevalue(component)
-    assert isinstance(subject, Subject)
+def case_of(subject: Subject, edit: str) -> Case:
     return Case(subject, EDITS[edit], True, PREPARED.get(edit))
 
 
 @pytest.mark.parametrize(("component", "edit"), one_in(4, [one for one in ALL if one[0] != "net"]))
-def test_an_edit_before_a_run(component: str, edit: str, request: pytest.FixtureRequest) -> None:
-    case_of(request, component, edit).before_a_run()
+def test_an_edit_before_a_run(subject: Subject, edit: str) -> None:
+    case_of(subject, edit).before_a_run()
 
 
 @pytest.mark.parametrize(("component", "edit"), one_in(4, [*ALL, *ENCODER]))
-def test_an_edit_between_runs(component: str, edit: str, request: pytest.FixtureRequest) -> None:
-    case_of(request, component, edit).between_runs()
+def test_an_edit_between_runs(subject: Subject, edit: str) -> None:
+    case_of(subject, edit).between_runs()
 
 
 @pytest.mark.parametrize(("component", "edit"), one_in(4, [*ALL, *ENCODER]))
-def test_an_edit_between_calls(component: str, edit: str, request: pytest.FixtureRequest) -> None:
-    case_of(request, component, edit).between_calls(KNOWN["function wrapper"])
+def test_an_edit_between_calls(subject: Subject, edit: str) -> None:
+    case_of(subject, edit).between_calls(KNOWN["function wrapper"])
 
 
 @pytest.mark.parametrize(("component", "place", "edit"), one_in(3, AT_PLACES))
-def test_an_edit_at_a_place(component: str, place: str, edit: str, request: pytest.FixtureRequest) -> None:
-    case_of(request, component, edit).between_calls({**KNOWN, **UNKNOWN}[place])
+def test_an_edit_at_a_place(subject: Subject, place: str, edit: str) -> None:
+    case_of(subject, edit).between_calls({**KNOWN, **UNKNOWN}[place])

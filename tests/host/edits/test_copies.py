@@ -9,20 +9,17 @@ from pathlib import Path
 import torch
 from headless import host
 from support.comfyui import controlnet
-from support.edits import subjects
 from support.edits.judge import close
 from support.edits.subjects import Subject
+from support.scenes.nodes import compiled_net, compiled_vae, restored
 
 
 def test_a_deep_copy_of_a_compiled_controlnet_steers_like_it(
     net: Subject, checkpoint: Callable[..., Path], net_file: Path
 ) -> None:
     """Packs copy a CONTROL_NET before they change it."""
-    from onegraph.host.calls.controlnet_hook import compile_controlnet
-    from onegraph.host.calls.model_hook import ModelNodeOptions
-
     model, plain = host.load(checkpoint()), controlnet.load(net_file)
-    fast = compile_controlnet(plain, ModelNodeOptions(backend="inductor", when_missing="eager"), subjects.NODE)[0]
+    fast = compiled_net(plain, when_missing="eager")
     reference = controlnet.sample(model, controlnet.steered(plain), height=64, width=64)
     for copied in (copy.deepcopy(fast), copy.copy(fast), fast.copy(), copy.deepcopy(fast.copy())):
         result = controlnet.sample(model, controlnet.steered(copied), height=64, width=64)
@@ -38,10 +35,8 @@ def test_a_deep_copy_of_a_compiled_controlnet_steers_like_it(
 
 def test_copies_of_what_a_compiled_model_consists_of(unet: Subject, checkpoint: Callable[..., Path]) -> None:
     """The host's own MODEL has no deep copy; packs make one of its module, its options and its wrappers."""
-    from onegraph.host.calls.model_hook import ModelNodeOptions, compile_model
-
     model = host.load(checkpoint())
-    fast = compile_model(model, ModelNodeOptions(backend="inductor", when_missing="eager"), subjects.NODE)[0]
+    fast = restored(model)
     reference = host.sample(model, height=64, width=64)
     copied = fast.clone()
     for attribute in ("model_options", "wrappers", "callbacks", "object_patches", "attachments"):
@@ -59,10 +54,9 @@ def test_copies_of_what_a_compiled_model_consists_of(unet: Subject, checkpoint: 
 
 
 def test_a_deep_copy_of_a_compiled_vae_decodes_like_it(decoder: Subject, checkpoint: Callable[..., Path]) -> None:
-    from onegraph.host.calls.vae.hook import VaeNodeOptions, compile_vae
 
     vae = host.load_vae(checkpoint(vae="both"))
-    fast = compile_vae(vae, VaeNodeOptions(backend="inductor", parts="decoder", when_missing="eager"), subjects.NODE)[0]
+    fast = compiled_vae(vae, backend="inductor", parts="decoder", when_missing="eager")
     latents = torch.randn(1, 4, 2, 2, generator=torch.Generator().manual_seed(1))
     reference = vae.decode(latents)
     copied = copy.deepcopy(fast)

@@ -13,20 +13,14 @@ import pytest
 import torch
 from support.edits import subjects
 from support.edits.judge import close, compiled_fully
-from support.edits.places import UNKNOWABLE, Sampling, library_function
 from support.edits.subjects import Subject, nothing
+from support.scenes.places import UNKNOWABLE, GuidedSampling, library_function
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from onegraph.runtime.graphs.loaded_graph import LoadedGraph
 
 COMPONENTS = ("unet", "net", "decoder")
 ROLES = ("layer", "deep", "square")
-
-
-def subject_of(request: pytest.FixtureRequest, component: str) -> Subject:
-    found = request.getfixturevalue(component)
-    assert isinstance(found, Subject)
-    return found
 
 
 def storages(subject: Subject) -> dict[str, StorageWeakRef]:
@@ -85,13 +79,11 @@ def cases(components: Sequence[str]) -> list[Any]:
 
 @pytest.mark.parametrize(("component", "change"), cases(COMPONENTS))
 def test_weights_that_go_during_a_call_stay_until_it_returns(
-    component: str,
+    subject: Subject,
     change: Callable[[Subject], dict[str, StorageWeakRef]],
-    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another thread changes the model when everything was checked, before the graph reads a weight."""
-    subject = subject_of(request, component)
     fast = subject.compiled()
     plain = compiled_fully(subject, fast, "before")
     old: list[dict[str, StorageWeakRef]] = []
@@ -114,15 +106,14 @@ def test_weights_that_go_during_a_call_stay_until_it_returns(
 
 
 @pytest.mark.parametrize("component", ["unet", "net"])
-def test_weights_that_go_in_mid_run_stay_until_its_end(component: str, request: pytest.FixtureRequest) -> None:
+def test_weights_that_go_in_mid_run_stay_until_its_end(subject: Subject) -> None:
     """Where nothing tells of a change, a graph may read what it was bound to, which then must be a weight."""
-    subject = subject_of(request, component)
     fast = subject.compiled()
     plain = compiled_fully(subject, fast, "before")
     old: list[dict[str, StorageWeakRef]] = []
     steps: list[list[str]] = []
 
-    def place(sampling: Sampling, act: Callable[[], None]) -> None:
+    def place(sampling: GuidedSampling, act: Callable[[], None]) -> None:
         UNKNOWABLE["library's callback"](sampling, act)
         first = sampling.callback
 
@@ -141,10 +132,9 @@ def test_weights_that_go_in_mid_run_stay_until_its_end(component: str, request: 
 
 @pytest.mark.parametrize(("component", "change"), cases((*COMPONENTS, "encoder")))
 def test_weights_that_go_between_runs_are_freed(
-    component: str, change: Callable[[Subject], dict[str, StorageWeakRef]], request: pytest.FixtureRequest
+    subject: Subject, change: Callable[[Subject], dict[str, StorageWeakRef]]
 ) -> None:
     """At once; an exchanged module, which is watched for whoever changes it, at the next run."""
-    subject = subject_of(request, component)
     fast = subject.compiled()
     compiled_fully(subject, fast, "before")
     old = change(subject)
@@ -165,7 +155,7 @@ def loaded(component: str, checkpoint: Callable[..., Path], net_file: Path) -> S
 def test_weights_of_a_model_that_goes_are_freed(
     component: str, checkpoint: Callable[..., Path], net_file: Path, request: pytest.FixtureRequest
 ) -> None:
-    subject_of(request, component)  # its graphs are in the store
+    request.getfixturevalue(component)  # its graphs are in the store
     import comfy.model_management
 
     subject = loaded(component, checkpoint, net_file)
@@ -180,11 +170,10 @@ def test_weights_of_a_model_that_goes_are_freed(
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_weights_that_the_host_unloads_are_freed(component: str, request: pytest.FixtureRequest) -> None:
+def test_weights_that_the_host_unloads_are_freed(subject: Subject) -> None:
     """To unload is to put the weights elsewhere: what the graph read before is freed while the model lives on."""
     import comfy.model_management
 
-    subject = subject_of(request, component)
     fast = subject.compiled()
     plain = compiled_fully(subject, fast, "before")
     comfy.model_management.unload_all_models()

@@ -18,10 +18,10 @@ from support.edits import subjects
 from support.edits.cases import is_chosen
 from support.edits.code import CODE, OF_TRANSFORMERS
 from support.edits.edit import Dropped, Edit
-from support.edits.judge import OTHER, SAME, _distance
 from support.edits.moments import AFTER_A_CALL, AT, OF_ALL, OF_BLOCKS
 from support.edits.subjects import Run, Subject
 from support.edits.weights import REGISTERED, UNREGISTERED
+from support.scenes.judge import OTHER, SAME, distance
 
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.obtain import registry as registry_module
@@ -101,6 +101,7 @@ def test_a_change(
 
     result, reference = edited(run), edited(model.eager)
     told = model.report().text()
-    assert _distance(result, reference) < SAME, f"relative L2 {_distance(result, reference):.3g} ({told})"
+    apart = distance(result, reference)
+    assert apart < SAME, f"relative L2 {apart:.3g} ({told})"
     if subject != "streamed":  # pages keep what they were filled with, with and without graphs
-        assert _distance(reference, model.eager(None, lambda: None)) > OTHER, "the change shows nothing"
+        assert distance(reference, model.eager(None, lambda: None)) > OTHER, "the change shows nothing"

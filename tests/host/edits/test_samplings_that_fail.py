@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from support.edits.judge import Case, assert_same, compiled_fully
-from support.edits.places import KNOWN, UNKNOWABLE
 from support.edits.subjects import Subject, nothing
 from support.edits.weights import UNREGISTERED
+from support.scenes.places import KNOWN, UNKNOWABLE
 from torch.multiprocessing.reductions import StorageWeakRef
 
 EDITS = ("layer written into the table", "parameter written into the table", "data replaced", "transposed", "negated")
@@ -33,11 +33,7 @@ def failed(run: Callable[..., torch.Tensor], place: str) -> None:
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("place", ["library's callback", "apply_model wrapper"])
 @pytest.mark.parametrize("component", ["net", "unet"])
-def test_the_next_sampling_sees_every_edit(
-    component: str, place: str, edit: str, request: pytest.FixtureRequest
-) -> None:
-    subject = request.getfixturevalue(component)
-    assert isinstance(subject, Subject)
+def test_the_next_sampling_sees_every_edit(subject: Subject, place: str, edit: str) -> None:
     Case(subject, UNREGISTERED[edit], keeps=True)  # binds anew
     fast = subject.compiled()
     plain = compiled_fully(subject, fast, "before")
@@ -49,8 +45,7 @@ def test_the_next_sampling_sees_every_edit(
 
 
 @pytest.mark.parametrize("component", ["net", "unet"])
-def test_it_lets_go_of_the_weights(component: str, request: pytest.FixtureRequest) -> None:
-    subject = request.getfixturevalue(component)
+def test_it_lets_go_of_the_weights(subject: Subject) -> None:
     fast = subject.compiled()
     compiled_fully(subject, fast, "before")
     failed(fast, "library's callback")

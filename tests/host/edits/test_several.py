@@ -13,9 +13,9 @@ from support.edits.cases import one_in
 from support.edits.code import CODE
 from support.edits.edit import Edit
 from support.edits.judge import Case, assert_same, compiled_fully
-from support.edits.places import KNOWN, UNKNOWABLE
 from support.edits.subjects import Subject, nothing
 from support.edits.weights import REGISTERED, UNREGISTERED
+from support.scenes.places import KNOWN, UNKNOWABLE
 
 EDITS: dict[str, Edit] = {**REGISTERED, **UNREGISTERED, **CODE}
 SOME = (
@@ -38,10 +38,8 @@ def same(subject: Subject, run: subjects.Run, what: str) -> None:
 @pytest.mark.parametrize(
     ("component", "edit"), one_in(4, [(c, edit) for c in ("unet", "net", "decoder") for edit in SOME])
 )
-def test_two_nodes_on_one_model(component: str, edit: str, request: pytest.FixtureRequest) -> None:
+def test_two_nodes_on_one_model(subject: Subject, edit: str) -> None:
     """Each has seen the model at other times."""
-    subject = request.getfixturevalue(component)
-    assert isinstance(subject, Subject)
     Case(subject, EDITS[edit], keeps=True)  # binds anew
     first, second = subject.compiled(), subject.compiled()
     compiled_fully(subject, first, "first")

@@ -7,9 +7,9 @@ from support.edits.cases import named, one_in
 from support.edits.code import CODE, OF_TRANSFORMERS, PREPARED
 from support.edits.edit import Edit
 from support.edits.judge import Case
-from support.edits.places import KNOWN, UNKNOWABLE, UNKNOWN
 from support.edits.subjects import Subject
 from support.edits.weights import REGISTERED, REPLACING, UNREGISTERED
+from support.scenes.places import KNOWN, UNKNOWABLE, UNKNOWN
 
 WITHOUT_BIAS = ("bias added", "bias written into the table")  # no layer of its blocks is without
 WEIGHTS: dict[str, Edit] = {

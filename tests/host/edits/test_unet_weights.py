@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.edits.cases import named, one_in
 from support.edits.judge import Case
-from support.edits.places import KNOWN, UNKNOWABLE, UNKNOWN
 from support.edits.subjects import Subject
 from support.edits.weights import REGISTERED, REPLACING, UNREGISTERED
+from support.scenes.places import KNOWN, UNKNOWABLE, UNKNOWN
 
 EDITS = {**REGISTERED, **UNREGISTERED}
 ALIVE = [(name, alive) for name in EDITS for alive in ((True, False) if name in REPLACING else (False,))]

@@ -11,7 +11,8 @@ import pytest
 import torch
 from headless import host
 from support.edits.edit import halved
-from support.edits.subjects import NODE, Subject
+from support.edits.subjects import Subject
+from support.scenes.nodes import NODE, compiled_vae
 
 from onegraph.host.show import status
 from onegraph.runtime.graphs.faithfulness import relative_l2
@@ -40,11 +41,9 @@ def owners(module: Any, method: str) -> list[Any]:
 @pytest.mark.parametrize("parts", ["decoder", "encoder", "both"])
 @pytest.mark.parametrize("method", ["decode", "encode"])
 def test_a_replaced_method_of_the_class_is_called(method: str, parts: str, when: str, vae: Any) -> None:
-    from onegraph.host.calls.vae.hook import VaeNodeOptions, compile_vae
-
     part = f"{method}r"
-    options = VaeNodeOptions(backend="inductor", parts=parts, when_missing="eager")
-    fast = compile_vae(vae, options, NODE)[0]
+    options = {"backend": "inductor", "parts": parts, "when_missing": "eager"}
+    fast = compiled_vae(vae, **options)
     plain = use(fast, method)
     assert relative_l2(plain, use(vae, method)) < 1e-4
     owner, calls = owners(vae.first_stage_model, method)[0], []
@@ -58,7 +57,7 @@ def test_a_replaced_method_of_the_class_is_called(method: str, parts: str, when:
         reference = use(vae, method)
         calls.clear()
         if when == "before the node":
-            fast = compile_vae(vae, options, NODE)[0]
+            fast = compiled_vae(vae, **options)
         result = use(fast, method)
         assert relative_l2(reference, plain) > 0.01
         assert relative_l2(result, reference) < 1e-4
@@ -71,9 +70,7 @@ def test_a_replaced_method_of_the_class_is_called(method: str, parts: str, when:
 @pytest.mark.parametrize("parts", ["decoder", "encoder", "both"])
 def test_a_replaced_method_of_the_regularization_is_called(parts: str, vae: Any) -> None:
     """It is the last step of an encode."""
-    from onegraph.host.calls.vae.hook import VaeNodeOptions, compile_vae
-
-    fast = compile_vae(vae, VaeNodeOptions(backend="inductor", parts=parts, when_missing="eager"), NODE)[0]
+    fast = compiled_vae(vae, backend="inductor", parts=parts, when_missing="eager")
     plain = use(fast, "encode")
     regularization = vae.first_stage_model.regularization
     original: Any = type(regularization).forward
@@ -93,8 +90,6 @@ def test_a_replaced_method_of_the_regularization_is_called(parts: str, vae: Any)
 def test_a_replaced_method_of_the_hosts_vae_is_called(method: str, vae: Any) -> None:
     import comfy.sd
 
-    from onegraph.host.calls.vae.hook import VaeNodeOptions, compile_vae
-
-    fast = compile_vae(vae, VaeNodeOptions(backend="inductor", parts="both", when_missing="eager"), NODE)[0]
+    fast = compiled_vae(vae, backend="inductor", parts="both", when_missing="eager")
     with patch.object(comfy.sd.VAE, method, halved(getattr(comfy.sd.VAE, method))):
         assert relative_l2(use(fast, method), use(vae, method)) < 1e-4

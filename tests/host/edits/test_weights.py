@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.edits.cases import named, one_in
 from support.edits.judge import Case
-from support.edits.places import KNOWN, UNKNOWN
 from support.edits.subjects import Subject
 from support.edits.weights import OF_VAE, REGISTERED, REPLACING, UNREGISTERED
+from support.scenes.places import KNOWN, UNKNOWN
 
 EDITS = {**REGISTERED, **UNREGISTERED, **OF_VAE}
 WITHOUT_BIAS = ("bias added", "bias written into the table")  # no layer of a VAE is without
@@ -37,12 +37,6 @@ def cases(*which: tuple[str, tuple[str, ...]]) -> list[tuple[str, str, bool]]:
     ]
 
 
-def case_of(request: pytest.FixtureRequest, component: str, edit: str, keeps: bool) -> Case:
-    subject = request.getfixturevalue(component)
-    assert isinstance(subject, Subject)
-    return Case(subject, EDITS[edit], keeps)
-
-
 FIRST = cases(("net", ("block exchanged", "negated", "bias added")), ("decoder", ("quant exchanged", "negated")))
 BETWEEN_RUNS = cases(("net", OF_NET), ("decoder", OF_DECODER), ("encoder", OF_ENCODER))
 IN_MID_RUN = cases(("net", OF_NET), ("decoder", OF_DECODER), ("encoder", BETWEEN_CALLS))
@@ -50,19 +44,19 @@ AT_PLACES = [(place, edit) for place in UNKNOWN if "inference" not in place for 
 
 
 @pytest.mark.parametrize(("component", "edit", "keeps"), one_in(2, FIRST), ids=named)
-def test_an_edit_before_a_run(component: str, edit: str, keeps: bool, request: pytest.FixtureRequest) -> None:
-    case_of(request, component, edit, keeps).before_a_run()
+def test_an_edit_before_a_run(subject: Subject, edit: str, keeps: bool) -> None:
+    Case(subject, EDITS[edit], keeps).before_a_run()
 
 
 @pytest.mark.parametrize(("component", "edit", "keeps"), one_in(4, BETWEEN_RUNS), ids=named)
-def test_an_edit_between_runs(component: str, edit: str, keeps: bool, request: pytest.FixtureRequest) -> None:
-    case_of(request, component, edit, keeps).between_runs()
+def test_an_edit_between_runs(subject: Subject, edit: str, keeps: bool) -> None:
+    Case(subject, EDITS[edit], keeps).between_runs()
 
 
 @pytest.mark.parametrize(("component", "edit", "keeps"), one_in(4, IN_MID_RUN), ids=named)
-def test_an_edit_between_calls(component: str, edit: str, keeps: bool, request: pytest.FixtureRequest) -> None:
+def test_an_edit_between_calls(subject: Subject, edit: str, keeps: bool) -> None:
     """Of a sampling, or between two images of a batch."""
-    case_of(request, component, edit, keeps).between_calls(KNOWN["function wrapper"])
+    Case(subject, EDITS[edit], keeps).between_calls(KNOWN["function wrapper"])
 
 
 @pytest.mark.parametrize(("place", "edit"), one_in(3, AT_PLACES), ids=named)

@@ -13,38 +13,22 @@ import psutil
 import pytest
 import torch
 from headless import host
+from support.scenes.nodes import NODE, compiled_vae, told
 
 from onegraph.common.errors import NoEncoderError
 from onegraph.common.reasons import NoGraph
 from onegraph.graph_cache.lookup import Miss
 from onegraph.host.calls.vae import hook
-from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.graphs.faithfulness import relative_l2
 from onegraph.runtime.obtain.registry import Registry
 
-pytestmark = pytest.mark.usefixtures("vae_compiled_once")
-NODE = "9"
+pytestmark = pytest.mark.usefixtures("inference", "vae_compiled_once")
 SAME = 1e-4
 
 
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
-
-
-@pytest.fixture
-def vae(checkpoint: Callable[..., Path]) -> Any:
-    return host.load_vae(checkpoint(vae="both"))
-
-
-def compiled(vae: Any, **options: Any) -> Any:
-    return hook.compile_vae(vae, hook.VaeNodeOptions(**{"parts": "both", **options}), NODE)[0]
-
-
 def node_text(part: str = "decoder") -> str:
-    return status.last_runs[f"{NODE}:{part}"].text()
+    return told(f"{NODE}:{part}")
 
 
 def latents(batch: int = 1, height: int = 16, width: int = 16, seed: int = 0) -> torch.Tensor:
@@ -56,7 +40,7 @@ def pixels(batch: int = 1, height: int = 96, width: int = 96, seed: int = 0) -> 
 
 
 def test_decode_of_any_size_and_batch_equals_eager(vae: Any, counters: Counters) -> None:
-    fast = compiled(vae)
+    fast = compiled_vae(vae)
     for shape in ((1, 16, 16), (1, 9, 21), (3, 12, 8), (2, 24, 16)):
         z = latents(*shape)
         assert relative_l2(fast.decode(z), vae.decode(z)) < SAME
@@ -67,7 +51,7 @@ def test_decode_of_any_size_and_batch_equals_eager(vae: Any, counters: Counters)
 
 def test_encode_of_any_size_and_batch_equals_eager(vae: Any, counters: Counters) -> None:
     """ComfyUI hands the encoder a tensor that is not contiguous."""
-    fast = compiled(vae)
+    fast = compiled_vae(vae)
     for shape in ((1, 96, 96), (2, 64, 136), (1, 100, 75)):  # the last one is cropped to 96x72
         image = pixels(*shape)
         torch.manual_seed(0)
@@ -105,7 +89,7 @@ def test_images_are_finite_and_as_exact_as_eager(
     higher = torch.float64 if dtype == torch.float32 else torch.float32
     exact = copy.deepcopy(vae.first_stage_model).to(higher)
     with as_dtype(vae, dtype):
-        module, proxy = vae.first_stage_model, compiled(vae).first_stage_model
+        module, proxy = vae.first_stage_model, compiled_vae(vae).first_stage_model
         outer = proxy.onegraph_hook
         errors: dict[str, list[float]] = {"eager": [], "compiled": []}
         for seed in range(images):
@@ -126,7 +110,7 @@ def test_images_are_finite_and_as_exact_as_eager(
 
 def test_the_input_vae_is_not_changed(vae: Any) -> None:
     module, attributes, vae_class = vae.first_stage_model, dict(vars(vae)), type(vae)
-    fast = compiled(vae)
+    fast = compiled_vae(vae)
     fast.decode(latents())
     assert vae.first_stage_model is module and type(vae) is vae_class and vars(vae) == attributes
     assert fast.patcher is vae.patcher and fast.first_stage_model.onegraph_module is module
@@ -135,7 +119,7 @@ def test_the_input_vae_is_not_changed(vae: Any) -> None:
 
 
 def test_two_nodes_on_one_vae_share_graph_and_weights(vae: Any, counters: Counters) -> None:
-    first, second = compiled(vae), compiled(vae, parts="decoder")
+    first, second = compiled_vae(vae), compiled_vae(vae, parts="decoder")
     z = latents()
     assert torch.equal(first.decode(z), second.decode(z))
     assert counters.restores == 1
@@ -143,7 +127,7 @@ def test_two_nodes_on_one_vae_share_graph_and_weights(vae: Any, counters: Counte
 
 
 def test_the_node_twice_in_a_row_hooks_once(vae: Any, counters: Counters) -> None:
-    twice = compiled(compiled(vae))
+    twice = compiled_vae(compiled_vae(vae))
     twice.decode(latents())
     assert counters.compiled_calls == 1
     off, text = hook.compile_vae(twice, hook.VaeNodeOptions(backend="off"), NODE)
@@ -153,7 +137,7 @@ def test_the_node_twice_in_a_row_hooks_once(vae: Any, counters: Counters) -> Non
 
 
 def test_only_the_chosen_part_is_compiled(vae: Any, counters: Counters) -> None:
-    fast = compiled(vae, parts="decoder")
+    fast = compiled_vae(vae, parts="decoder")
     fast.encode(pixels())
     assert counters.compiled_calls == 0
     fast.decode(latents())
@@ -161,7 +145,7 @@ def test_only_the_chosen_part_is_compiled(vae: Any, counters: Counters) -> None:
 
 
 def test_tiles_are_served_by_a_kept_graph(vae: Any, counters: Counters) -> None:
-    fast, z = compiled(vae), latents(1, 24, 20)
+    fast, z = compiled_vae(vae), latents(1, 24, 20)
     result = fast.decode_tiled(z, tile_x=16, tile_y=16, overlap=4)
     assert relative_l2(result, vae.decode_tiled(z, tile_x=16, tile_y=16, overlap=4)) < SAME
     assert counters.compiles == 0 and counters.compiled_calls > 4
@@ -175,7 +159,7 @@ def test_tiles_never_compile(vae: Any, fresh_process: Registry, monkeypatch: pyt
     monkeypatch.setattr(fresh_process.store, "find", lambda *args: Miss(NoGraph()))
     monkeypatch.setattr(fresh_process.store, "take", lambda *args: None)
     z = latents(1, 24, 20)
-    result = compiled(vae).decode_tiled(z, tile_x=16, tile_y=16, overlap=4)
+    result = compiled_vae(vae).decode_tiled(z, tile_x=16, tile_y=16, overlap=4)
     assert torch.equal(result, vae.decode_tiled(z, tile_x=16, tile_y=16, overlap=4))
     assert fresh_process.counters.compiles == fresh_process.counters.compiled_calls == 0
     assert node_text() == "eager: no graph is cached for this model yet"
@@ -186,7 +170,7 @@ def test_running_out_of_memory_tiles_without_compiling(
 ) -> None:
     import comfy.model_management
 
-    fast, z, whole = compiled(vae, when_missing="eager"), latents(1, 32, 32), []
+    fast, z, whole = compiled_vae(vae, when_missing="eager"), latents(1, 32, 32), []
 
     def limited(self: Any, part: str, module: Any, x: torch.Tensor, eager: Any) -> torch.Tensor:
         if not whole:
@@ -206,13 +190,13 @@ def test_a_batch_split_by_low_memory_is_served(vae: Any, counters: Counters, mon
     z = latents(3)
     reference = vae.decode(z)
     monkeypatch.setattr(vae.patcher, "get_free_memory", lambda device: 1)
-    assert relative_l2(compiled(vae).decode(z), reference) < SAME
+    assert relative_l2(compiled_vae(vae).decode(z), reference) < SAME
     assert (counters.compiles, counters.eager_calls) == (0, 0)
 
 
 @pytest.mark.parametrize("rule", ["skip", "any size", "auto"])
 def test_changing_resolutions_compile_by_the_rule(rule: str, vae: Any, counters: Counters) -> None:
-    fast = compiled(vae, dynamic_resolution=rule)
+    fast = compiled_vae(vae, dynamic_resolution=rule)
     for side in range(8, 18):
         z = latents(1, side, 10)
         assert relative_l2(fast.decode(z), vae.decode(z)) < SAME
@@ -225,7 +209,7 @@ def test_changing_resolutions_compile_by_the_rule(rule: str, vae: Any, counters:
 def test_an_overflow_is_told_or_quarantines_the_graph(
     vae: Any, counters: Counters, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fast = compiled(vae, when_missing="eager")
+    fast = compiled_vae(vae, when_missing="eager")
     fast.decode(latents())
     with torch.inference_mode():
         weight = vae.first_stage_model.decoder.conv_out.weight
@@ -243,7 +227,7 @@ def test_an_overflow_is_told_or_quarantines_the_graph(
 def test_a_graph_that_is_not_finite_returns_nothing(
     vae: Any, fresh_process: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fast = compiled(vae, when_missing="eager")
+    fast = compiled_vae(vae, when_missing="eager")
     fast.decode(latents())
     (graph,) = fresh_process.graphs()
     runner, folder = graph._runners.first.runner, graph.entry.folder
@@ -266,13 +250,13 @@ def test_a_graph_that_is_not_finite_returns_nothing(
 def test_a_vae_without_an_encoder_refuses_to_encode(checkpoint: Callable[..., Path], counters: Counters) -> None:
     """ComfyUI would answer with the latents of uninitialised memory."""
     vae = host.load_vae(checkpoint(vae="decoder"))
-    fast = compiled(vae)
+    fast = compiled_vae(vae)
     for encode in (fast.encode, fast.encode_tiled):
         with pytest.raises(NoEncoderError, match="no encoder, so it can only decode; load a complete VAE"):
             encode(pixels())
     fast.decode(latents())
     assert node_text().startswith("restored in")
-    assert compiled(vae, parts="decoder").encode(pixels()).shape == (1, 4, 12, 12)  # not our business then
+    assert compiled_vae(vae, parts="decoder").encode(pixels()).shape == (1, 4, 12, 12)  # not our business then
 
 
 @pytest.mark.parametrize(
@@ -298,7 +282,7 @@ def test_two_nodes_hold_one_set_of_weights(vae: Any) -> None:
     weights = sum(p.numel() * p.element_size() for p in vae.first_stage_model.encoder.parameters())
     vae.encode(pixels())  # whatever eager needs for itself
     before, tensors = psutil.Process().memory_info().rss, _bytes_of_tensors()
-    for node in (compiled(vae), compiled(vae)):
+    for node in (compiled_vae(vae), compiled_vae(vae)):
         node.encode(pixels())
     assert weights > 100e6
     assert psutil.Process().memory_info().rss - before < weights / 2
@@ -323,7 +307,7 @@ def test_taesd(counters: Counters) -> None:
     state = models.seeded(TAESD(latent_channels=4).state_dict(), 5)
     vae = comfy.sd.VAE(sd={k: v.float() for k, v in state.items()})
     assert type(vae.first_stage_model) is TAESD
-    fast = compiled(vae, parts="decoder")
+    fast = compiled_vae(vae, parts="decoder")
     for shape in ((1, 16, 16), (2, 10, 24)):
         z = latents(*shape)
         assert relative_l2(fast.decode(z), vae.decode(z)) < SAME

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.comfyui import vaes
+from support.scenes.nodes import NODE, compiled_vae, told
+from support.scenes.process import new_process
 
 from onegraph.common.reasons import NoGraph
 from onegraph.graph_cache.lookup import Miss
-from onegraph.graph_cache.store import Store
 from onegraph.host.calls.vae import hook
-from onegraph.host.show import status
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.graphs.faithfulness import relative_l2
-from onegraph.runtime.obtain import registry as registry_module
 from onegraph.runtime.obtain.registry import Registry
-from onegraph.runtime.policy import ANY_SPEED
 
-NODE = "9"
+pytestmark = pytest.mark.usefixtures("inference")
 SAME = 1e-5  # relative L2, of latents; images differ by less than one step of 8 bits
 DEFAULT = ("wan 2.1",)  # of which `make test` compiles both halves
 ALL = [pytest.param(name, marks=() if name in DEFAULT else pytest.mark.full) for name in vaes.VAES]
 VIDEO = [name for name, small in vaes.VAES.items() if small.dims == 3]
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 @functools.cache
@@ -41,11 +33,11 @@ def loaded(name: str) -> Any:
 
 
 def compiled(vae: Any, **options: Any) -> Any:
-    return hook.compile_vae(vae, hook.VaeNodeOptions(**{"parts": "both", "backend": "inductor", **options}), NODE)[0]
+    return compiled_vae(vae, **{"backend": "inductor", **options})
 
 
 def node_text(part: str = "decoder") -> str:
-    return status.last_runs[f"{NODE}:{part}"].text()
+    return told(f"{NODE}:{part}")
 
 
 def check_decode(fast: Any, vae: Any, z: torch.Tensor) -> None:
@@ -62,8 +54,7 @@ def check_encode(fast: Any, vae: Any, images: torch.Tensor) -> None:
 
 
 def as_new_process(home: Path, check: Callable[[Counters], None]) -> None:
-    with registry_module.using(Registry(Store(home), policy=ANY_SPEED)) as fresh:
-        assert fresh is not None
+    with new_process(home) as fresh:
         check(fresh.counters)
 
 

@@ -6,12 +6,11 @@ import contextlib
 import copy
 import pickle
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from headless import host
+from support.scenes.nodes import NODE, compiled_vae, told
 
 from onegraph.common.reasons import ReplacedPart, VaeMethodReplaced
 from onegraph.host.calls import component
@@ -21,28 +20,16 @@ from onegraph.runtime.counters import Counters
 from onegraph.runtime.graphs.faithfulness import relative_l2
 from onegraph.runtime.obtain.registry import Registry
 
-pytestmark = pytest.mark.usefixtures("vae_compiled_once")
-NODE = "9"
+pytestmark = pytest.mark.usefixtures("inference", "vae_compiled_once")
 SAME = 1e-4
 
 
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
-
-
-@pytest.fixture
-def vae(checkpoint: Callable[..., Path]) -> Any:
-    return host.load_vae(checkpoint(vae="both"))
-
-
 def compiled(vae: Any, **options: Any) -> Any:
-    return hook.compile_vae(vae, hook.VaeNodeOptions(**{"when_missing": "eager", **options}), NODE)[0]
+    return compiled_vae(vae, **{"parts": "decoder", "when_missing": "eager", **options})
 
 
 def node_text() -> str:
-    return status.last_runs[f"{NODE}:decoder"].text()
+    return told(f"{NODE}:decoder")
 
 
 def latents(height: int = 16, width: int = 16, seed: int = 0) -> torch.Tensor:

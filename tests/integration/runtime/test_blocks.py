@@ -15,12 +15,12 @@ import pytest
 import torch
 from support.models import toy_blocks
 from support.models.toy_runs import Reported
+from support.scenes.process import new_process
 
 from onegraph.common.reasons import NoGraph
 from onegraph.common.refused import Refused
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.graph_cache.first_use_results import FIRST_USE_FILE
-from onegraph.graph_cache.store import Store
 from onegraph.runtime.calls import block_kinds
 from onegraph.runtime.calls.routing import Route
 from onegraph.runtime.calls.run import Run
@@ -70,7 +70,7 @@ class Runs(Reported):
 def compiled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder with the graphs of the toy's two kinds; copy it to change it."""
     home = tmp_path_factory.mktemp("blocks")
-    with registries.using(Registry(Store(home), policy=ANY_SPEED)), torch.no_grad():
+    with new_process(home), torch.no_grad():
         runs = Runs(toy_blocks.model())
         runs.check(*FIRST)
         assert runs.eager == {"block_recorded": 5}
@@ -82,8 +82,7 @@ def compiled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(compiled_home: Path, tmp_path: Path) -> Iterator[Registry]:
-    made = Registry(Store(Path(shutil.copytree(compiled_home, tmp_path / "home"))), policy=ANY_SPEED)
-    with registries.using(made):
+    with new_process(Path(shutil.copytree(compiled_home, tmp_path / "home"))) as made:
         yield made
 
 
@@ -331,7 +330,7 @@ def test_a_block_that_writes_into_what_it_is_given_is_not_compiled(
 ) -> None:
     monkeypatch.setattr(toy_blocks, "writing", True)
     monkeypatch.setattr(block_kinds, "obtain_all", lambda requests, *args: [Refused(NoGraph()) for _ in requests])
-    with registries.using(Registry(Store(tmp_path), policy=ANY_SPEED)):
+    with new_process(tmp_path):
         runs = Runs(toy_blocks.model())
         for _ in range(2):
             runs.check(*FIRST)

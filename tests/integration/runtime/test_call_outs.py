@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import torch
 from support.models import toy_prefixes, toy_runs
+from support.scenes.process import new_process
 
-from onegraph.graph_cache.store import Store
 from onegraph.runtime.obtain import registry as registries
 from onegraph.runtime.obtain.registry import Registry
-from onegraph.runtime.policy import ANY_SPEED
 
 FIRST = (2, 6, 10, 7)  # batch, height, width, tokens
 OTHERS = [(1, 5, 7, 1), (4, 3, 8, 30), (2, 16, 16, 77), (1, 2, 2, 12)]
@@ -32,7 +31,7 @@ class Runs(toy_runs.Runs):
 def compiled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder with the graphs of the toy's two kinds: with its prefix, and after it; copy it to change it."""
     home = tmp_path_factory.mktemp("calls")
-    with registries.using(Registry(Store(home), policy=ANY_SPEED)), torch.no_grad():
+    with new_process(home), torch.no_grad():
         runs = Runs(toy_prefixes.model())
         for _ in range(2):
             runs(FIRST)
@@ -43,8 +42,7 @@ def compiled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(compiled_home: Path, tmp_path: Path) -> Iterator[Registry]:
-    made = Registry(Store(Path(shutil.copytree(compiled_home, tmp_path / "home"))), policy=ANY_SPEED)
-    with registries.using(made), torch.no_grad():
+    with new_process(Path(shutil.copytree(compiled_home, tmp_path / "home"))) as made, torch.no_grad():
         yield made
         assert made.counters.compiles == 0
 

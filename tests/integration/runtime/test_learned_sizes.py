@@ -11,15 +11,13 @@ import torch
 from support.models import toy_memory
 from support.models.toy_memory import DEPTH
 from support.models.toy_runs import Reported
+from support.scenes.process import new_process
 
-from onegraph.graph_cache.store import Store
 from onegraph.runtime.calls import block_kinds
 from onegraph.runtime.calls.run import Run
 from onegraph.runtime.calls.session import BlockRun
 from onegraph.runtime.guards.guard_cache import GuardCache
-from onegraph.runtime.obtain import registry as registries
 from onegraph.runtime.obtain.registry import Registry
-from onegraph.runtime.policy import ANY_SPEED
 from onegraph.runtime.request import WhenMissing
 
 FIRST, LONGER, OTHER = (6, 2), (9, 2), (23, 2)  # the memory's length, and how many rows
@@ -55,7 +53,7 @@ class Runs(Reported):
 def compiled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder with two graphs of one kind, the second for memories of any length."""
     home = tmp_path_factory.mktemp("learned")
-    with registries.using(Registry(Store(home), policy=ANY_SPEED)) as registry, torch.no_grad():
+    with new_process(home) as registry, torch.no_grad():
         runs = Runs()
         runs(FIRST)
         assert (runs.compiled, runs.eager, registry.counters.compiles) == (2 * DEPTH, {"block_recorded": DEPTH}, 1)
@@ -69,8 +67,7 @@ def compiled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def registry(compiled_home: Path, tmp_path: Path) -> Iterator[Registry]:
-    made = Registry(Store(Path(shutil.copytree(compiled_home, tmp_path / "home"))), policy=ANY_SPEED)
-    with registries.using(made), torch.no_grad():
+    with new_process(Path(shutil.copytree(compiled_home, tmp_path / "home"))) as made, torch.no_grad():
         yield made
 
 

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 import torch
 from support.models import toy_poses, toy_runs
+from support.scenes.process import new_process
 
 from onegraph.compiler.blocks.repeated import entries_of
-from onegraph.graph_cache.store import Store
-from onegraph.runtime.obtain import registry as registries
 from onegraph.runtime.obtain.registry import Registry
-from onegraph.runtime.policy import ANY_SPEED
 
 FOUR, FIVE = (2, 4, 2, 3, 7), (2, 5, 2, 3, 7)  # batch, frames, height, width, tokens of the text
 DEPTH = 3
@@ -33,8 +31,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(home: Path) -> Iterator[Registry]:
-    with registries.using(Registry(Store(home), policy=ANY_SPEED)) as made, torch.no_grad():
-        yield registries.registry() if made is None else made
+    with new_process(home) as made, torch.no_grad():
+        yield made
 
 
 def same(mine: toy_poses.Model, runs: Runs, plain: toy_poses.Model, sizes: tuple[int, ...]) -> None:

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 
-from . import patches, steering, transformers
+from .declared import NODES, integer, loaded, node
 
-_spec = importlib.util.spec_from_file_location(
-    "onegraph_test_models", Path(__file__).resolve().parents[3] / "tools" / "headless" / "models.py"
-)
-assert _spec is not None and _spec.loader is not None
-_models = importlib.util.module_from_spec(_spec)
-sys.modules["onegraph_test_models"] = _models
-_spec.loader.exec_module(_models)
-_models.register()
+loaded("onegraph_test_models", "tools", "headless", "models.py").register()
 
 WORDS_PER_CHUNK = 75
 
@@ -39,44 +30,28 @@ def seed_of(text):
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
 
 
-class TestTextEncode:
+@node("TextEncode", "CONDITIONING", text=("STRING", {"multiline": True}), width=integer(2048))
+def encode(text, width):
     """Conditioning from text without a text encoder: seeded by the text, 77 tokens per 75 words, as CLIP chunks it."""
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"text": ("STRING", {"multiline": True}), "width": ("INT", {"default": 2048})}}
-
-    RETURN_TYPES = ("CONDITIONING",)
-    FUNCTION = "encode"
-    CATEGORY = "testing"
-
-    def encode(self, text, width):
-        trust_slow_graphs()
-        generator = torch.Generator().manual_seed(seed_of(text))
-        chunks = max(1, -(-len(text.split()) // WORDS_PER_CHUNK))
-        tokens = torch.randn(1, 77 * chunks, width, generator=generator)
-        pooled = torch.randn(1, 1280, generator=generator)
-        return ([[tokens, {"pooled_output": pooled}]],)
+    trust_slow_graphs()
+    generator = torch.Generator().manual_seed(seed_of(text))
+    chunks = max(1, -(-len(text.split()) // WORDS_PER_CHUNK))
+    tokens = torch.randn(1, 77 * chunks, width, generator=generator)
+    pooled = torch.randn(1, 1280, generator=generator)
+    return [[tokens, {"pooled_output": pooled}]]
 
 
-class TestImage:
+_SIDE = integer(128, min=8, max=4096)
+
+
+@node("Image", "IMAGE", width=_SIDE, height=_SIDE, seed=integer(1))
+def draw(width, height, seed):
     """A picture from a seed, smooth with some noise."""
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        size = ("INT", {"default": 128, "min": 8, "max": 4096})
-        return {"required": {"width": size, "height": size, "seed": ("INT", {"default": 1})}}
-
-    RETURN_TYPES = ("IMAGE",)
-    FUNCTION = "draw"
-    CATEGORY = "testing"
-
-    def draw(self, width, height, seed):
-        generator = torch.Generator().manual_seed(seed)
-        coarse = torch.rand(1, 3, 5, 5, generator=generator)
-        smooth = torch.nn.functional.interpolate(coarse, size=(height, width), mode="bilinear", align_corners=True)
-        noise = torch.randn(1, 3, height, width, generator=generator)
-        return ((smooth + 0.03 * noise).clamp(0, 1).movedim(1, -1).contiguous(),)
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(1, 3, 5, 5, generator=generator)
+    smooth = torch.nn.functional.interpolate(coarse, size=(height, width), mode="bilinear", align_corners=True)
+    noise = torch.randn(1, 3, height, width, generator=generator)
+    return (smooth + 0.03 * noise).clamp(0, 1).movedim(1, -1).contiguous()
 
 
 class _Vision:
@@ -87,26 +62,12 @@ class _Vision:
         return SimpleNamespace(image_embeds=small.mean(1).reshape(len(image), -1).repeat(1, 4) * 4 - 2)
 
 
-class TestClipVision:
+@node("ClipVision", "CLIP_VISION")
+def clip_vision():
     """A CLIP_VISION without a model: 1024 numbers for each image, by its brightness."""
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {}}
-
-    RETURN_TYPES = ("CLIP_VISION",)
-    FUNCTION = "load"
-    CATEGORY = "testing"
-
-    def load(self):
-        return (_Vision(),)
+    return _Vision()
 
 
-NODE_CLASS_MAPPINGS = {
-    **patches.NODES,
-    **steering.NODES,
-    **transformers.NODES,
-    "OneGraphTestTextEncode": TestTextEncode,
-    "OneGraphTestImage": TestImage,
-    "OneGraphTestClipVision": TestClipVision,
-}
+from . import patches, steering, transformers  # noqa: E402, F401 - each registers its nodes
+
+NODE_CLASS_MAPPINGS = NODES

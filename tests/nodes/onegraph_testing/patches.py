@@ -6,6 +6,8 @@ import copy
 
 import torch
 
+from .declared import NODES, floating, node
+
 
 def _pad(module, mode):
     """Let every convolution wrap around or not, in place, as packs for seamless textures do."""
@@ -14,119 +16,64 @@ def _pad(module, mode):
             child.padding_mode = mode
 
 
-class TestSeamless:
+@node("Seamless", "MODEL", model="MODEL", mode=["circular", "zeros"], after="LATENT", optional=("after",))
+def seamless(model, mode, after=None):
     """Changes the MODEL's own module in place, as SeamlessTile does; with a latent not before that is there."""
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        required = {"model": ("MODEL",), "mode": (["circular", "zeros"],)}
-        return {"required": required, "optional": {"after": ("LATENT",)}}
-
-    RETURN_TYPES = ("MODEL",)
-    FUNCTION = "patch"
-    CATEGORY = "testing"
-
-    def patch(self, model, mode, after=None):
-        _pad(model.model.diffusion_model, mode)
-        return (model,)
+    _pad(model.model.diffusion_model, mode)
+    return model
 
 
-class TestSeamlessVAE:
+@node("SeamlessVAE", "VAE", vae="VAE", way=["in place", "copy"])
+def seamless_vae(vae, way):
     """Changes a VAE in place or in a deep copy, as MakeCircularVAE does."""
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"vae": ("VAE",), "way": (["in place", "copy"],)}}
-
-    RETURN_TYPES = ("VAE",)
-    FUNCTION = "patch"
-    CATEGORY = "testing"
-
-    def patch(self, vae, way):
-        if way == "copy":
-            vae = copy.deepcopy(vae)
-        _pad(vae.first_stage_model, "circular")
-        return (vae,)
+    if way == "copy":
+        vae = copy.deepcopy(vae)
+    _pad(vae.first_stage_model, "circular")
+    return vae
 
 
-class TestForwardReplaced:
+@node("ForwardReplaced", "MODEL", model="MODEL", factor=floating(0.8))
+def forward_replaced(model, factor):
     """Replaces the UNet's _forward around each call, as caches of its first block do."""
+    clone = model.clone()
+    unet = clone.model.diffusion_model
 
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"model": ("MODEL",), "factor": ("FLOAT", {"default": 0.8})}}
+    def wrapper(apply_model, given):
+        original = unet._forward
+        unet._forward = lambda *args, **kwargs: factor * original(*args, **kwargs)
+        try:
+            return apply_model(given["input"], given["timestep"], **given["c"])
+        finally:
+            del unet._forward
 
-    RETURN_TYPES = ("MODEL",)
-    FUNCTION = "patch"
-    CATEGORY = "testing"
-
-    def patch(self, model, factor):
-        clone = model.clone()
-        unet = clone.model.diffusion_model
-
-        def wrapper(apply_model, given):
-            original = unet._forward
-            unet._forward = lambda *args, **kwargs: factor * original(*args, **kwargs)
-            try:
-                return apply_model(given["input"], given["timestep"], **given["c"])
-            finally:
-                del unet._forward
-
-        clone.set_model_unet_function_wrapper(wrapper)
-        return (clone,)
+    clone.set_model_unet_function_wrapper(wrapper)
+    return clone
 
 
-class TestReplaceAttention:
+_attention = []  # the host's own, while it is replaced
+
+
+@node("ReplaceAttention", "MODEL", model="MODEL", mode=["replaced", "off"])
+def replace_attention(model, mode):
     """Another attention for every model there is, as packs with attention kernels of their own do."""
+    import comfy.ldm.modules.attention as attention
 
-    before = None
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"model": ("MODEL",), "mode": (["replaced", "off"],)}}
-
-    RETURN_TYPES = ("MODEL",)
-    FUNCTION = "apply"
-    CATEGORY = "testing"
-
-    @classmethod
-    def IS_CHANGED(cls, **inputs):
-        return float("nan")
-
-    def apply(self, model, mode):
-        import comfy.ldm.modules.attention as attention
-
-        cls = type(self)
-        if mode == "replaced" and cls.before is None:
-            before = cls.before = attention.optimized_attention
-            attention.optimized_attention = lambda *args, **kwargs: before(*args, **kwargs) * 0.5
-        elif mode == "off" and cls.before is not None:
-            attention.optimized_attention, cls.before = cls.before, None
-        return (model,)
+    if mode == "replaced" and not _attention:
+        before = attention.optimized_attention
+        _attention.append(before)
+        attention.optimized_attention = lambda *args, **kwargs: before(*args, **kwargs) * 0.5
+    elif mode == "off" and _attention:
+        attention.optimized_attention = _attention.pop()
+    return model
 
 
-class TestReplaceVAEModel:
+NODES["OneGraphTestReplaceAttention"].IS_CHANGED = classmethod(lambda cls, **inputs: float("nan"))
+
+
+@node("ReplaceVAEModel", "VAE", vae="VAE")
+def replace_vae_model(vae):
     """What Select VAE Device does: a copy of the VAE that runs the patcher's model."""
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"vae": ("VAE",)}}
-
-    RETURN_TYPES = ("VAE",)
-    FUNCTION = "change"
-    CATEGORY = "testing"
-
-    def change(self, vae):
-        changed = copy.copy(vae)
-        changed.patcher = changed.patcher.clone()
-        changed.first_stage_model = changed.patcher.model
-        return (changed,)
-
-
-NODES = {
-    "OneGraphTestSeamless": TestSeamless,
-    "OneGraphTestSeamlessVAE": TestSeamlessVAE,
-    "OneGraphTestForwardReplaced": TestForwardReplaced,
-    "OneGraphTestReplaceAttention": TestReplaceAttention,
-    "OneGraphTestReplaceVAEModel": TestReplaceVAEModel,
-}
+    changed = copy.copy(vae)
+    changed.patcher = changed.patcher.clone()
+    changed.first_stage_model = changed.patcher.model
+    return changed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,8 @@ def load(path: Path) -> Any:
 
 def adapter(channels: int) -> Any:
     """The T2I adapter of one layer that tests' node makes in a server."""
-    file = host.ROOT / "tests" / "nodes" / "onegraph_testing" / "steering.py"
-    spec = importlib.util.spec_from_file_location("onegraph_testing_steering", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.TestT2IAdapter().load(channels)[0]
+    file = host.ROOT / "tests" / "nodes" / "onegraph_testing" / "t2i_adapter.py"
+    return runpy.run_path(str(file))["made"](channels)
 
 
 def steered(net: Any, *, strength: float = 1.0, percent: tuple[float, float] = (0.0, 1.0), given: Any = None) -> Any:

@@ -35,7 +35,8 @@ def _operations() -> Any:
     return {"operations": comfy.ops.disable_weight_init, "dtype": torch.float32, "device": "cpu"}
 
 
-def _flux(**options: Any) -> Any:
+def flux(**options: Any) -> Any:
+    """The module of one for Flux."""
     from comfy.ldm.flux.controlnet import ControlNetFlux
 
     config = {**dits.DITS["flux"].unet, "depth": 2, "depth_single_blocks": 2}
@@ -63,8 +64,8 @@ def _as_latents(picture: torch.Tensor) -> torch.Tensor:
 
 _WITH_GUIDANCE = {"extra_conds": ["y", "guidance"]}
 NETS: Mapping[str, Net] = {
-    "flux": Net("flux", lambda: _flux(latent_input=True, control_latent_channels=3), options=_WITH_GUIDANCE),
-    "flux by a picture": Net("flux", _flux, ratio=8, options=_WITH_GUIDANCE),
+    "flux": Net("flux", lambda: flux(latent_input=True, control_latent_channels=3), options=_WITH_GUIDANCE),
+    "flux by a picture": Net("flux", flux, ratio=8, options=_WITH_GUIDANCE),
     "qwen-image": Net("qwen-image", _qwen, options={"preprocess_image": _as_latents}),
     "sd 3": Net("sd 3.5", _sd3),
 }

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from .sampling import Addition, Sampling, node, patched, result_of
+from ..models import dits
+from ..scenes.sampling import Sampling, guided, node, patched, settings, several
 
 WINDOWS = {
     "context_schedule": "standard_static", "context_stride": 1, "closed_loop": False, "fuse_method": "pyramid",
@@ -14,36 +15,17 @@ WINDOWS = {
 }  # fmt: skip
 
 
-def easy_cache(threshold: float = 0.9) -> Addition:
-    def add(sampling: Sampling) -> None:
-        node(
-            "nodes_easycache", "EasyCacheNode", reuse_threshold=threshold, start_percent=0.1, end_percent=0.95,
-            verbose=False,
-        )(sampling)  # fmt: skip
-        sampling.steps = 6
-
-    return add
-
-
-def lazy_cache(sampling: Sampling) -> None:
-    node("nodes_easycache", "LazyCacheNode", reuse_threshold=0.9, start_percent=0.1, end_percent=0.95, verbose=False)(
-        sampling
-    )
-    sampling.steps = 6
-
-
-def context_windows(sampling: Sampling) -> None:
-    """Windows of three latent frames, of seven."""
-    node("nodes_context_windows", "WanContextWindowsManualNode", context_length=9, context_overlap=4, **WINDOWS)(
-        sampling
-    )
-    sampling.frames = 7
-
-
-def windows_of_a_batch(sampling: Sampling) -> None:
-    more = {"context_length": 2, "context_overlap": 1, "dim": 0, **WINDOWS}
-    node("nodes_context_windows", "ContextWindowsManualNode", **more)(sampling)
-    sampling.batch = 4
+_CACHE = {"reuse_threshold": 0.9, "start_percent": 0.1, "end_percent": 0.95, "verbose": False}
+easy_cache = several(node("nodes_easycache", "EasyCacheNode", **_CACHE), settings(steps=6))
+lazy_cache = several(node("nodes_easycache", "LazyCacheNode", **_CACHE), settings(steps=6))
+context_windows = several(  # of three latent frames, of seven
+    node("nodes_context_windows", "WanContextWindowsManualNode", context_length=9, context_overlap=4, **WINDOWS),
+    settings(frames=7),
+)
+windows_of_a_batch = several(
+    node("nodes_context_windows", "ContextWindowsManualNode", context_length=2, context_overlap=1, dim=0, **WINDOWS),
+    settings(batch=4),
+)
 
 
 def perp_neg(sampling: Sampling) -> None:
@@ -52,24 +34,15 @@ def perp_neg(sampling: Sampling) -> None:
     node("nodes_perpneg", "PerpNeg", empty_conditioning=empty, neg_scale=1.0)(sampling)
 
 
-def perp_neg_guider(sampling: Sampling) -> None:
-    sampling.guider = lambda one: result_of(
-        "nodes_perpneg", "PerpNegGuider", model=one.model, positive=one.positive, negative=one.negative,
-        empty_conditioning=one.text(7, 5), cfg=one.cfg, neg_scale=1.0,
-    )  # fmt: skip
-
-
-def basic_guider(sampling: Sampling) -> None:
-    sampling.guider = lambda one: result_of(
-        "nodes_custom_sampler", "BasicGuider", model=one.model, conditioning=one.positive
-    )
-
-
-def dual_guider(sampling: Sampling) -> None:
-    sampling.guider = lambda one: result_of(
-        "nodes_custom_sampler", "DualCFGGuider", model=one.model, cond1=one.positive, cond2=one.text(6, 14),
-        negative=one.negative, cfg_conds=3.0, cfg_cond2_negative=2.0, style="regular",
-    )  # fmt: skip
+perp_neg_guider = guided(
+    "PerpNegGuider", lambda one: {**one.texts, "empty_conditioning": one.text(7, 5), "cfg": one.cfg, "neg_scale": 1.0},
+    "nodes_perpneg",
+)  # fmt: skip
+basic_guider = guided("BasicGuider", lambda one: {"conditioning": one.texts["positive"]})
+dual_guider = guided("DualCFGGuider", lambda one: {
+    "cond1": one.texts["positive"], "cond2": one.text(6, 14), "negative": one.texts["negative"], "cfg_conds": 3.0,
+    "cfg_cond2_negative": 2.0, "style": "regular",
+})  # fmt: skip
 
 
 def perturbed_attention(sampling: Sampling) -> None:
@@ -117,10 +90,5 @@ def diffusion_wrapper(sampling: Sampling) -> None:
 
 def dual_model(sampling: Sampling) -> None:
     """One model for the positive text, another for the negative one, in turns."""
-    from ..models import dits
-
     sampling.second = dits.load(sampling.dit, seed=9)
-    sampling.guider = lambda one: result_of(
-        "nodes_custom_sampler", "DualModelGuider", model=one.model, model_negative=one.second, positive=one.positive,
-        negative=one.negative, cfg=one.cfg,
-    )  # fmt: skip
+    guided("DualModelGuider", lambda one: {"model_negative": one.second, **one.texts, "cfg": one.cfg})(sampling)

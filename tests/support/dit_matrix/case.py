@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .sampling import Addition
+from ..scenes.judge import Promise
+from ..scenes.sampling import Addition
 
-Promise = Literal["all", "some", "none"]
 Run = tuple[Addition, ...]
 
 
@@ -45,13 +45,3 @@ class Case:
 def one(family: str, name: str, *added: Addition, **rest: Any) -> Case:
     """A case of one sampling."""
     return Case(family, name, (added,), **rest)
-
-
-def eager(*codes: str) -> dict[str, Any]:
-    """Promise no compiled call, and that the reasons have these codes."""
-    return {"promised": "none", "codes": codes}
-
-
-def partly(*codes: str) -> dict[str, Any]:
-    """Promise that some calls run compiled, and that the reasons for the others have these codes."""
-    return {"promised": "some", "codes": codes}

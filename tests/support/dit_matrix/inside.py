@@ -9,8 +9,10 @@ from unittest.mock import patch
 import torch
 
 from ..models import dits
-from .sampling import Addition, Sampling, node, patched, result_of
+from ..scenes.sampling import Addition, Sampling, node, patched, result_of
 from .steering import Vae, drawn, picture
+
+_WHOLE = {"start_percent": 0.0, "end_percent": 1.0}  # of the sampling
 
 # Between blocks ---------------------------------------------------------------------------------------------------
 
@@ -32,24 +34,17 @@ def skipped_block(kind: str, number: int) -> Addition:
     return patched(lambda model: model.set_model_patch_replace(skipped, "dit", kind, number))
 
 
-def skip_layers(double: str, single: str = "", simple: bool = False) -> Addition:
+def skip_layers(double: str, single: str = "") -> Addition:
     """The host's guidance by a prediction with layers skipped."""
-
-    def add(sampling: Sampling) -> None:
-        more: dict[str, Any] = {"double_layers": double, "single_layers": single, "start_percent": 0.0}
-        more |= {"end_percent": 1.0}
-        if simple:
-            node("nodes_slg", "SkipLayerGuidanceDiTSimple", **more)(sampling)
-        else:
-            node("nodes_slg", "SkipLayerGuidanceDiT", scale=3.0, **more)(sampling)
-
-    return add
+    layers = {"double_layers": double, "single_layers": single}
+    return node("nodes_slg", "SkipLayerGuidanceDiT", scale=3.0, **layers, **_WHOLE)
 
 
-def skip_layers_sd3(sampling: Sampling) -> None:
-    node(
-        "nodes_sd3", "SkipLayerGuidanceSD3", layers="1, 2", scale=3.0, start_percent=0.0, end_percent=1.0
-    )(sampling)  # fmt: skip
+def skip_layers_simple(double: str, single: str) -> Addition:
+    return node("nodes_slg", "SkipLayerGuidanceDiTSimple", double_layers=double, single_layers=single, **_WHOLE)
+
+
+skip_layers_sd3 = node("nodes_sd3", "SkipLayerGuidanceSD3", layers="1, 2", scale=3.0, **_WHOLE)
 
 
 def first_block_cache(kind: str, count: int) -> Addition:
@@ -234,19 +229,14 @@ def attention_patch(name: str) -> Addition:
     return patched(lambda model: model.set_model_patch(output if "output" in name else given, name))
 
 
-def normalized_attention(sampling: Sampling) -> None:
-    node("nodes_nag", "NAGuidance", nag_scale=5.0, nag_alpha=0.5, nag_tau=1.5)(sampling)
-
-
-def kv_cache(sampling: Sampling) -> None:
-    """The host's cache of what reference pictures' tokens are to attention."""
-    node("nodes_flux", "FluxKVCache")(sampling)
+normalized_attention = node("nodes_nag", "NAGuidance", nag_scale=5.0, nag_alpha=0.5, nag_tau=1.5)
+kv_cache = node("nodes_flux", "FluxKVCache")  # of what reference pictures' tokens are to attention
 
 
 # The host's model patches -----------------------------------------------------------------------------------------
 
 
-def _model_patch(module: torch.nn.Module) -> Any:
+def model_patch(module: torch.nn.Module) -> Any:
     """As ModelPatchLoader gives it."""
     import comfy.model_management
     import comfy.model_patcher
@@ -258,94 +248,82 @@ def _model_patch(module: torch.nn.Module) -> Any:
     )
 
 
-_MADE: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float32}
+def made(**sizes: Any) -> dict[str, Any]:
+    """What the host gives a module of a patch besides its sizes."""
+    import comfy.ops
+
+    return {"device": torch.device("cpu"), "dtype": torch.float32, "operations": comfy.ops.manual_cast, **sizes}
+
+
+def blockwise() -> Any:
+    """A patch of Qwen-Image."""
+    from comfy_extras.nodes_model_patch import QwenImageBlockWiseControlNet
+
+    return model_patch(QwenImageBlockWiseControlNet(**made(num_layers=3, dim=128)))
+
+
+def z_image_control(**sizes: Any) -> Any:
+    """A patch of Z-Image."""
+    from comfy.ldm.lumina.controlnet import ZImage_Control
+
+    return model_patch(ZImage_Control(**made(dim=256, n_heads=4, n_kv_heads=4, **sizes)))
+
+
+# The second version of that, which works on the noise refiners as well and takes a mask.
+SECOND_CONTROL = {"n_control_layers": 15, "additional_in_dim": 17, "refiner_control": True}
 
 
 def diffsynth(strength: float) -> Addition:
     def add(sampling: Sampling) -> None:
-        import comfy.ops
-        from comfy_extras.nodes_model_patch import QwenImageBlockWiseControlNet
-
-        made = QwenImageBlockWiseControlNet(num_layers=3, dim=128, operations=comfy.ops.manual_cast, **_MADE)
-        node(
-            "nodes_model_patch", "QwenImageDiffsynthControlnet", model_patch=_model_patch(made), vae=Vae(frames=True),
-            image=picture(sampling), strength=strength,
-        )(sampling)  # fmt: skip
+        given = {"vae": Vae(frames=True), "image": picture(sampling), "strength": strength}
+        node("nodes_model_patch", "QwenImageDiffsynthControlnet", model_patch=blockwise(), **given)(sampling)
 
     return add
 
 
 def fun_control(strength: float) -> Addition:
     def add(sampling: Sampling) -> None:
-        import comfy.ldm.lumina.controlnet
-        import comfy.ops
-
-        made = comfy.ldm.lumina.controlnet.ZImage_Control(
-            dim=256, n_heads=4, n_kv_heads=4, operations=comfy.ops.manual_cast, **_MADE
-        )
-        node(
-            "nodes_model_patch", "ZImageFunControlnet", model_patch=_model_patch(made), vae=Vae(frames=False),
-            image=picture(sampling), strength=strength,
-        )(sampling)  # fmt: skip
+        given = {"vae": Vae(frames=False), "image": picture(sampling), "strength": strength}
+        node("nodes_model_patch", "ZImageFunControlnet", model_patch=z_image_control(), **given)(sampling)
 
     return add
 
 
 def fun_control_2(sampling: Sampling) -> None:
-    """Its second version, which works on the noise refiners as well and takes a mask."""
-    import comfy.ldm.lumina.controlnet
-    import comfy.ops
-
-    made = comfy.ldm.lumina.controlnet.ZImage_Control(
-        dim=256, n_heads=4, n_kv_heads=4, n_control_layers=15, additional_in_dim=17, refiner_control=True,
-        operations=comfy.ops.manual_cast, **_MADE,
-    )  # fmt: skip
+    """Its second version."""
     mask = torch.zeros(1, 8 * sampling.height, 8 * sampling.width)
     mask[:, :, : 4 * sampling.width] = 1.0
-    node(
-        "nodes_model_patch", "ZImageFunControlnet", model_patch=_model_patch(made), vae=Vae(frames=False),
-        image=picture(sampling), inpaint_image=1 - picture(sampling), mask=mask, strength=1.0,
-    )(sampling)  # fmt: skip
+    given = {"vae": Vae(frames=False), "image": picture(sampling), "strength": 1.0}
+    given |= {"inpaint_image": 1 - picture(sampling), "mask": mask}
+    patch = z_image_control(**SECOND_CONTROL)
+    node("nodes_model_patch", "ZImageFunControlnet", model_patch=patch, **given)(sampling)
 
 
 def style_reference(sampling: Sampling) -> None:
-    import comfy.ops
     from comfy_extras.nodes_model_patch import SigLIPMultiFeatProjModel
 
-    made = SigLIPMultiFeatProjModel(9, 4, 16, 128, operations=comfy.ops.manual_cast, **_MADE)
+    module = SigLIPMultiFeatProjModel(9, 4, 16, 128, **made())
     seen = SimpleNamespace(all_hidden_states=drawn(1, 24, 9, 16), penultimate_hidden_states=drawn(1, 9, 16))
-    node("nodes_model_patch", "USOStyleReference", model_patch=_model_patch(made), clip_vision_output=seen)(sampling)
+    node("nodes_model_patch", "USOStyleReference", model_patch=model_patch(module), clip_vision_output=seen)(sampling)
 
 
 def camera_control(sampling: Sampling) -> None:
     import comfy.ldm.wan.uni3c
     import comfy.model_management
-    import comfy.ops
 
     # The host's node takes all that are loaded, also those of other tests whose patcher has gone.
     loaded = comfy.model_management.current_loaded_models
     loaded[:] = [one for one in loaded if one.model is not None]
-    made = comfy.ldm.wan.uni3c.WanUni3CControlnet(
-        in_channels=36, conv_out_dim=128, dim=128, ffn_dim=128, num_layers=2, time_embed_dim=128, out_proj_dim=128,
-        add_channels=7, mid_channels=16, operations=comfy.ops.manual_cast, **_MADE,
-    )  # fmt: skip
-    video = picture(sampling).repeat(9, 1, 1, 1)
-    node(
-        "nodes_model_patch", "WanUni3CControlnetApply", model_patch=_model_patch(made), vae=Vae(frames=True),
-        render_video=video, strength=1.0, start_percent=0.0, end_percent=1.0,
-    )(sampling)  # fmt: skip
+    sizes = {"conv_out_dim": 128, "dim": 128, "ffn_dim": 128, "time_embed_dim": 128, "out_proj_dim": 128}
+    sizes |= {"in_channels": 36, "num_layers": 2, "add_channels": 7, "mid_channels": 16}
+    patch = model_patch(comfy.ldm.wan.uni3c.WanUni3CControlnet(**made(**sizes)))
+    given = {"vae": Vae(frames=True), "render_video": picture(sampling).repeat(9, 1, 1, 1), "strength": 1.0, **_WHOLE}
+    node("nodes_model_patch", "WanUni3CControlnetApply", model_patch=patch, **given)(sampling)
 
 
 def block_merge(sampling: Sampling) -> None:
     """The host's merge of blocks, one ratio for each."""
-    import comfy_extras.nodes_model_merging_model_specific as specific
-
     other = dits.load(sampling.name, seed=9)
     ratios = dict.fromkeys(("double_blocks.0.", "single_blocks.1.", "img_in."), 0.3)
-    sampling.model = result_of(
-        specific.__name__.removeprefix("comfy_extras."),
-        "ModelMergeFlux1",
-        model1=sampling.model,
-        model2=other,
-        **ratios,
-    )
+    merging = "nodes_model_merging_model_specific"
+    sampling.model = result_of(merging, "ModelMergeFlux1", model1=sampling.model, model2=other, **ratios)

@@ -13,12 +13,10 @@ from typing import Any
 import torch
 
 from ..models import dits
+from ..scenes.judge import FURTHEST, LEAST_EFFECT, MOST_APART, broken, difference, distance
+from ..scenes.nodes import SECOND, restored
+from ..scenes.sampling import Sampling
 from .case import Case, Run
-from .sampling import Sampling
-
-MOST_APART = 1  # of 255
-FURTHEST, LEAST_EFFECT = 1e-5, 5e-4  # relative L2
-NODES = ("7", "8")  # of the model and of a second one
 
 
 @dataclass(frozen=True)
@@ -53,28 +51,7 @@ def problems(case: Case, row: Row) -> Iterator[str]:
         yield f"the latents' relative L2 is {row.relative_l2:.1e}"
     if row.effect is not None and not row.effect > LEAST_EFFECT:
         yield f"what the case adds changes the latent by {row.effect:.1e} only"
-    if sorted(case.codes) != row.reasons:
-        yield f"eager calls by {row.reasons}, expected {sorted(case.codes)}"
-    if case.promised != "none" and not row.compiled_calls:
-        yield "no call ran compiled"
-    if case.promised == "all" and row.eager_calls:
-        yield f"{row.eager_calls} calls ran eager"
-    if case.promised == "some" and not row.eager_calls:
-        yield "every call ran compiled"
-    if case.promised == "none" and row.compiled_calls:
-        yield f"{row.compiled_calls} calls ran compiled"
-
-
-def difference(a: torch.Tensor, b: torch.Tensor) -> int:
-    """The largest difference of two latents as pixels: six standard deviations are 255. Of other sizes 255."""
-    if a.shape != b.shape or not bool(torch.isfinite(a).all() and torch.isfinite(b).all()):
-        return 255
-    return int(((a - b).abs().max() / (6 * b.std()) * 255).round())
-
-
-def distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The relative L2 of two latents; of other sizes 1."""
-    return float((a - b).norm() / b.norm()) if a.shape == b.shape else 1.0
+    yield from broken(case.promised, case.codes, row.compiled_calls, row.eager_calls, row.reasons)
 
 
 class Families:
@@ -133,18 +110,14 @@ class Families:
     def _sampled(self, case: Case, run: Run, node: str) -> torch.Tensor:
         sampling = Sampling(case.family, self.model(case.family))
         if node == "before":
-            sampling.model = compiled(sampling.model)
-        try:
-            for add in run:
-                add(sampling)
-            if node == "after":
-                sampling.model = compiled(sampling.model)
-            if node != "off" and sampling.second is not None:
-                sampling.second = compiled(sampling.second, NODES[1])
-            return sampling.run()
-        finally:
-            for undo in sampling.undo:
-                undo()
+            sampling.model = restored(sampling.model)
+        for add in run:
+            add(sampling)
+        if node == "after":
+            sampling.model = restored(sampling.model)
+        if node != "off" and sampling.second is not None:
+            sampling.second = restored(sampling.second, SECOND)
+        return sampling.run()
 
     def write(self, path: Path) -> None:
         """Write the rows; those of other cases that are there stay."""
@@ -152,12 +125,3 @@ class Families:
         before = json.loads(path.read_text()) if path.exists() else []
         rows = {(row["family"], row["case"]): row for row in [*before, *map(asdict, self.rows)]}
         path.write_text(json.dumps([*rows.values()], indent=1) + "\n")
-
-
-def compiled(model: Any, node: str = NODES[0]) -> Any:
-    """The MODEL as Compile Model hands it on."""
-    from onegraph.host.calls import model_hook
-
-    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor", when_missing="eager"), node)[
-        0
-    ]

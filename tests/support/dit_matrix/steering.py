@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from ..comfyui import dit_controlnets
 from ..models import dits
-from .sampling import Addition, Sampling, Texts, on_text, result_of
+from ..scenes.sampling import Addition, Sampling, Texts, on_text, result_of
 
 PIXELS = 8  # of a unit of the latent
 
@@ -167,35 +168,31 @@ def image_to_video(sampling: Sampling) -> None:
     sampling.adding.append(more)
 
 
-class Residuals:
-    """Made by `residuals`, below ComfyUI's class."""
-
-
-def residuals(width: int, where: tuple[str, ...] = ("input", "output"), blocks: int = 2, patch: int = 2) -> Addition:
+def residual_net(width: int, where: tuple[str, ...] = ("input", "output"), blocks: int = 2, patch: int = 2) -> Any:
     """A ControlNet of another pack: random residuals for the first blocks."""
+    import comfy.controlnet
 
-    def add(sampling: Sampling) -> None:
-        import comfy.controlnet
+    class Net(comfy.controlnet.ControlBase):  # type: ignore[misc, name-defined]
+        def get_control(self, x: Any, t: Any, cond: Any, count: int, options: Any) -> dict[str, list[Any]]:
+            tokens = x[0, 0].numel() // patch**2
+            found = drawn(x.shape[0], tokens, width) * 0.3
+            return {name: [found.to(x)] * blocks for name in where}
 
-        class Net(comfy.controlnet.ControlBase):  # type: ignore[misc, name-defined]
-            def get_control(self, x: Any, t: Any, cond: Any, count: int, options: Any) -> dict[str, list[Any]]:
-                tokens = x[0, 0].numel() // patch**2
-                found = drawn(x.shape[0], tokens, width) * 0.3
-                return {name: [found.to(x)] * blocks for name in where}
+        def copy(self) -> Any:
+            return self
 
-            def copy(self) -> Any:
-                return self
+        def pre_run(self, *args: Any) -> None: ...
 
-            def pre_run(self, *args: Any) -> None: ...
+        def cleanup(self) -> None: ...
 
-            def cleanup(self) -> None: ...
+        def get_models(self) -> list[Any]:
+            return []
 
-            def get_models(self) -> list[Any]:
-                return []
+    return Net()
 
-        conditioned(control=Net(), control_apply_to_uncond=True)(sampling)
 
-    return add
+def residuals(width: int, where: tuple[str, ...] = ("input", "output")) -> Addition:
+    return lambda sampling: conditioned(control=residual_net(width, where), control_apply_to_uncond=True)(sampling)
 
 
 def flux_controlnet(strength: float) -> Addition:
@@ -203,21 +200,11 @@ def flux_controlnet(strength: float) -> Addition:
 
     def add(sampling: Sampling) -> None:
         import comfy.controlnet
-        import comfy.ldm.flux.controlnet
         import comfy.model_management
-        import comfy.ops
 
-        config = {**dits.DITS["flux"].unet, "depth": 2, "depth_single_blocks": 0}
-        made = comfy.ldm.flux.controlnet.ControlNetFlux(
-            operations=comfy.ops.disable_weight_init, device=torch.device("cpu"), dtype=torch.float32, **config
-        )
-        dits.seeded(made, 4)
-        net = comfy.controlnet.ControlNet(
-            made,
-            load_device=comfy.model_management.get_torch_device(),
-            manual_cast_dtype=None,
-            extra_conds=["y", "guidance"],
-        )
+        made = dits.seeded(dit_controlnets.flux(depth_single_blocks=0), 4)
+        device = comfy.model_management.get_torch_device()
+        net = comfy.controlnet.ControlNet(made, load_device=device, extra_conds=["y", "guidance"])
         hint = picture(sampling).movedim(-1, 1)
         conditioned(control=net.copy().set_cond_hint(hint, strength, (0.0, 1.0)), control_apply_to_uncond=True)(
             sampling

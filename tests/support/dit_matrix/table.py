@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..models.dits import DITS
+from ..scenes.judge import eager, partly
+from ..scenes.sampling import settings
 from . import around, inside, steering, weights
 from .around import node
-from .case import Case, eager, one, partly
-from .sampling import settings
+from .case import Case, one
 
 SHORT = ("flux", "z-image")  # in `make test`
 _SIZES_ALONE = ("wan 2.1 i2v, clip vision", "minimax h3 i2v")  # of which `make test` has one case each
@@ -64,7 +65,7 @@ _FLUX: tuple[Case, ...] = (
     one("flux", "block replaced, after the node", inside.replaced_block("single_block", 1), node="before"),
     one("flux", "block skipped", inside.skipped_block("single_block", 1)),
     one("flux", "skip layer guidance", inside.skip_layers("1", "0, 2")),
-    one("flux", "skip layer guidance, simple", inside.skip_layers("1", "1", simple=True)),
+    one("flux", "skip layer guidance, simple", inside.skip_layers_simple("1", "1")),
     one("flux", "normalized attention guidance", inside.normalized_attention, **eager("block_option")),
     one("flux", "perturbed attention", around.perturbed_attention),
     one("flux", "attention override", inside.attention_override),
@@ -77,8 +78,8 @@ _FLUX: tuple[Case, ...] = (
     one("flux", "one block with a hook", inside.one_block_hooked, **partly("forward_hook")),
     one("flux", "first block cache", inside.first_block_cache("double_block", 2)),
     one("flux", "forward replaced by a step cache", inside.forward_replaced("forward_orig")),
-    one("flux", "EasyCache", around.easy_cache()),
-    one("flux", "EasyCache after the node", around.easy_cache(), node="before"),
+    one("flux", "EasyCache", around.easy_cache),
+    one("flux", "EasyCache after the node", around.easy_cache, node="before"),
     one("flux", "LazyCache", around.lazy_cache),
     one("flux", "context windows over a batch", around.windows_of_a_batch),
     one("flux", "RescaleCFG", node("nodes_model_advanced", "RescaleCFG", multiplier=1.0), settings(cfg=12.0)),
@@ -110,7 +111,7 @@ _Z: tuple[Case, ...] = (
     one("z-image", "inpainting mask", steering.inpainted()),
     one("z-image", "a second text in an area", steering.combined(
         9, module="nodes", name="ConditioningSetArea", width=128, height=64, x=0, y=64, strength=1.2)),
-    one("z-image", "EasyCache", around.easy_cache()),
+    one("z-image", "EasyCache", around.easy_cache),
     one("z-image", "attention override", inside.attention_override, calls_attention=True, full=True),
     one("z-image", "perturbed attention", around.perturbed_attention, calls_attention=True, full=True),
     one("z-image", "blocks swapped by hooks", inside.swapped_by_hooks, changes=False, **eager("forward_hook")),
@@ -130,7 +131,7 @@ _QWEN: tuple[Case, ...] = (
     one("qwen-image", "patch after each block", inside.between("double_block")),
     one("qwen-image", "CFGNorm", node("nodes_cfg", "CFGNorm", strength=1.0), settings(cfg=8.0)),
     one("qwen-image", "inpainting mask", steering.inpainted()),
-    one("qwen-image", "EasyCache", around.easy_cache()),
+    one("qwen-image", "EasyCache", around.easy_cache),
     one("qwen-image", "three references", steering.references(3)),
     one("qwen-image-edit 2511", "LoRA and two references", weights.lora(1.0),
         steering.references(2, "index_timestep_zero")),
@@ -161,7 +162,7 @@ _OTHERS: tuple[Case, ...] = (
     one("wan 2.1 t2v", "skip layer guidance", inside.skip_layers("1")),
     one("wan 2.1 t2v", "first block cache", inside.first_block_cache("double_block", 3)),
     one("wan 2.1 t2v", "forward replaced by a step cache", inside.forward_replaced("forward_orig")),
-    one("wan 2.1 t2v", "EasyCache", around.easy_cache()),
+    one("wan 2.1 t2v", "EasyCache", around.easy_cache),
     one("wan 2.1 t2v", "LazyCache", around.lazy_cache),
     one("wan 2.1 t2v", "attn1 patch", inside.attention_patch("attn1_patch"), **eager("block_option")),
     one("wan 2.1 t2v", "attn2 patch", inside.attention_patch("attn2_patch"), **eager("block_option")),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..models import dits
-from .sampling import Addition, Sampling, result_of
+from ..scenes.sampling import Addition, Sampling, result_of
 
 _RANK, _MOST = 2, 14
 

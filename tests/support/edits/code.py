@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,16 +25,18 @@ from .functions import (
 )
 
 
-def _set(role: str, attribute: str, value: Any) -> Edit:
-    """An attribute that the module's code reads has another value."""
+def _set(role: str, **values: Any) -> Edit:
+    """Attributes that the module's code reads have other values; a function makes one from the value before."""
 
     @undoing
     def edit(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
         owner: Any = module.get_submodule(roles[role])
-        before = getattr(owner, attribute)
-        setattr(owner, attribute, value(before) if callable(value) else value)
+        before = {name: getattr(owner, name) for name in values}
+        for name, value in values.items():
+            setattr(owner, name, value(before[name]) if callable(value) else value)
         yield
-        setattr(owner, attribute, before)
+        for name, value in before.items():
+            setattr(owner, name, value)
 
     return edit
 
@@ -50,46 +52,31 @@ def circular(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
         one.padding_mode = "zeros"
 
 
-@undoing
-def dilated(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
-    owner: Any = module.get_submodule(roles["layer"])
-    before = owner.dilation, owner.padding
-    owner.dilation, owner.padding = (2, 2), (2, 2)
-    yield
-    owner.dilation, owner.padding = before
+def _hooked(register: Callable[[torch.nn.Module], Any]) -> Edit:
+    """A hook that halves what a layer takes or gives."""
+
+    @undoing
+    def edit(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
+        handle = register(module.get_submodule(roles["layer"]))
+        yield
+        handle.remove()
+
+    return edit
 
 
-@undoing
-def hooked(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
-    handle = module.get_submodule(roles["layer"]).register_forward_hook(lambda one, args, output: output * 0.5)
-    yield
-    handle.remove()
-
-
-@undoing
-def hooked_before(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
-    handle = module.get_submodule(roles["layer"]).register_forward_pre_hook(lambda one, args: (args[0] * 0.5,))
-    yield
-    handle.remove()
-
-
-@undoing
-def hooked_everywhere(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
-    layer = module.get_submodule(roles["layer"])
-    handle = torch.nn.modules.module.register_module_forward_hook(
+def _of_every_module(layer: torch.nn.Module) -> Any:
+    return torch.nn.modules.module.register_module_forward_hook(
         lambda one, args, output: output * 0.5 if one is layer else None
     )
-    yield
-    handle.remove()
 
 
-def _shadowed(attribute: str) -> Edit:
-    """A function on one module takes the place of its class's method."""
+def _shadowed(attribute: str, method: str = "") -> Edit:
+    """A function on one module takes the place of its class's method, or of what its class asks for before one."""
 
     @undoing
     def edit(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
         owner: Any = module.get_submodule(roles["layer"])
-        setattr(owner, attribute, halved(getattr(owner, attribute)))
+        setattr(owner, attribute, halved(getattr(owner, method or attribute)))
         yield
         delattr(owner, attribute)
 
@@ -116,18 +103,10 @@ def mark_gives_way(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[
     owner.a_packs_mark = True
 
 
-@undoing
-def classed_anew(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
-    """A layer of a subclass whose name is the class's own."""
-    owner: Any = module.get_submodule(roles["layer"])
-    before: Any = type(owner)
-    owner.__class__ = type(
-        before.__name__,
-        (before,),
-        {"forward": halved(before.forward), "__module__": before.__module__, "__qualname__": before.__qualname__},
-    )
-    yield
-    owner.__class__ = before
+def _of_the_same_name(cls: Any) -> Any:
+    """A subclass whose name is the class's own."""
+    named = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, (cls,), {"forward": halved(cls.forward), **named})
 
 
 @undoing
@@ -172,28 +151,20 @@ def appended(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
     del sequence[-1]
 
 
-@undoing
-def compiled_call(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
-    """What `Module.compile` leaves on a layer."""
-    owner: Any = module.get_submodule(roles["layer"])
-    owner._compiled_call_impl = halved(owner._call_impl)
-    yield
-    owner._compiled_call_impl = None
-
-
 CODE: dict[str, Edit] = {
     "padding mode": circular,
-    "eps of a norm": _set("norm", "eps", 10.0),
-    "dilation of a layer": dilated,
-    "forward hook": hooked,
-    "forward pre-hook": hooked_before,
-    "hook of every module": hooked_everywhere,
+    "eps of a norm": _set("norm", eps=10.0),
+    "dilation of a layer": _set("layer", dilation=(2, 2), padding=(2, 2)),
+    "forward hook": _hooked(lambda layer: layer.register_forward_hook(lambda one, args, output: output * 0.5)),
+    "forward pre-hook": _hooked(lambda layer: layer.register_forward_pre_hook(lambda one, args: (args[0] * 0.5,))),
+    "hook of every module": _hooked(_of_every_module),
     "forward of a layer": _shadowed("forward"),
     "_conv_forward of a layer": _shadowed("_conv_forward"),
     "_call_impl of a layer": _shadowed("_call_impl"),
-    "_compiled_call_impl of a layer": compiled_call,
+    # What `Module.compile` leaves on a layer.
+    "_compiled_call_impl of a layer": _shadowed("_compiled_call_impl", "_call_impl"),
     "a mark gives way": mark_gives_way,
-    "subclass of the same name": classed_anew,
+    "subclass of the same name": _set("layer", __class__=_of_the_same_name),
     "class of a weight": weight_classed_anew,
     "method of a block's class": patched(block_method),
     "method of a layer's class": patched(layer_method),
@@ -208,7 +179,7 @@ CODE: dict[str, Edit] = {
 }
 # Of what a UNet and a ControlNet have, and a VAE has not.
 OF_TRANSFORMERS: dict[str, Edit] = {
-    "heads of an attention": _set("attention", "heads", lambda heads: 2 * heads),
+    "heads of an attention": _set("attention", heads=lambda heads: 2 * heads),
     "order of layers": reordered,
     "a layer more": appended,
     "torch's cat": patched(lambda *_: (torch, "cat")),

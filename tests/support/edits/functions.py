@@ -119,25 +119,27 @@ _REFERRED = {
 }
 
 
-@undoing
-def vendored_method(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
-    """A method of the same bytecode, from a copy of the host's file in which another function was edited."""
+def _vendored(module: torch.nn.Module, roles: Roles) -> tuple[Any, Any]:
+    """A block's class, and its method of the same bytecode from a copy of the host's file with another function."""
     cls: Any = type(module.get_submodule(roles["block"]))
     copy = vendored(sys.modules[cls.__module__])
     name = _REFERRED[cls.__name__]
     setattr(copy, name, halved(getattr(copy, name)))
-    with patch.object(cls, "forward", getattr(copy, cls.__name__).forward):
+    return cls, getattr(copy, cls.__name__).forward
+
+
+@undoing
+def vendored_method(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
+    """A method of the same bytecode, from a copy of the host's file in which another function was edited."""
+    cls, method = _vendored(module, roles)
+    with patch.object(cls, "forward", method):
         yield
 
 
 @undoing
 def vendored_file_under_the_hosts_name(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
     """The same where the copy pretends to be the host's own module."""
-    cls: Any = type(module.get_submodule(roles["block"]))
-    copy = vendored(sys.modules[cls.__module__])
-    name = _REFERRED[cls.__name__]
-    setattr(copy, name, halved(getattr(copy, name)))
-    method = getattr(copy, cls.__name__).forward
+    cls, method = _vendored(module, roles)
     method.__module__ = cls.__module__
     with patch.object(cls, "forward", method):
         yield

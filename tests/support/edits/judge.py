@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
+from ..scenes.judge import OTHER, SAME, distance
+from ..scenes.places import Place
 from .edit import Dropped, Edit
-from .places import Place
 from .subjects import Run, Subject, nothing
-
-SAME = 1e-4  # relative L2 of the outputs
-OTHER = 3e-4  # an edit that changes less shows nothing
 
 
 def close(result: torch.Tensor, reference: torch.Tensor) -> bool:
     """Whether two outputs are the same but for rounding."""
-    return _distance(result, reference) < SAME
-
-
-def _distance(result: torch.Tensor, reference: torch.Tensor) -> float:
-    from onegraph.runtime.graphs.faithfulness import relative_l2
-
-    return relative_l2(result, reference)
+    return distance(result, reference) < SAME
 
 
 def compiled_fully(subject: Subject, run: Run, what: str) -> torch.Tensor:
@@ -76,8 +68,8 @@ def counted(subject: Subject, calls: int) -> Iterator[None]:
 
 def assert_same(subject: Subject, result: torch.Tensor, reference: torch.Tensor, what: str) -> None:
     """The outputs are the same, else it is said how far apart they are."""
-    distance = _distance(result, reference)
-    assert distance < SAME, f"{what}: relative L2 {distance:.3g} ({subject.report().text()})"
+    far = distance(result, reference)
+    assert far < SAME, f"{what}: relative L2 {far:.3g} ({subject.report().text()})"
 
 
 class Case:
@@ -106,26 +98,18 @@ class Case:
 
     def before_a_run(self) -> None:
         """The edit is there before the node is executed."""
-        subject = self._subject
         with self._prepared():
-            plain = subject.eager(None, nothing)
-            with self._edited():
-                with counted(subject, subject.calls):
-                    result = subject.compiled()(None, nothing)
-                self._judge(result, subject.eager(None, nothing), plain)
-            assert_same(subject, compiled_fully(subject, subject.compiled(), "undone"), plain, "undone")
+            plain = self._subject.eager(None, nothing)
+            self._run_edited(self._subject.compiled, plain)
+            self._undone(self._subject.compiled(), plain)
 
     def between_runs(self) -> None:
         """A run before the edit, one with it, one when it is undone."""
-        subject = self._subject
         with self._prepared():
-            fast = subject.compiled()
-            plain = compiled_fully(subject, fast, "before the edit")
-            with self._edited():
-                with counted(subject, subject.calls):
-                    result = fast(None, nothing)
-                self._judge(result, subject.eager(None, nothing), plain)
-            assert_same(subject, compiled_fully(subject, fast, "undone"), plain, "undone")
+            fast = self._subject.compiled()
+            plain = compiled_fully(self._subject, fast, "before the edit")
+            self._run_edited(lambda: fast, plain)
+            self._undone(fast, plain)
 
     def between_calls(self, place: Place) -> None:
         """A run before the edit, one in which it is made after the first call, one when it is undone."""
@@ -138,9 +122,20 @@ class Case:
             with contextlib.ExitStack() as edited:
                 reference = subject.eager(place, lambda: edited.enter_context(self._edited()))
             self._judge(result, reference, plain)
-            assert_same(subject, compiled_fully(subject, fast, "undone"), plain, "undone")
+            self._undone(fast, plain)
+
+    def _run_edited(self, made: Callable[[], Run], plain: torch.Tensor) -> None:
+        """A run with the edit, of what is made when the edit is there."""
+        subject = self._subject
+        with self._edited():
+            with counted(subject, subject.calls):
+                result = made()(None, nothing)
+            self._judge(result, subject.eager(None, nothing), plain)
+
+    def _undone(self, fast: Run, plain: torch.Tensor) -> None:
+        assert_same(self._subject, compiled_fully(self._subject, fast, "undone"), plain, "undone")
 
     def _judge(self, result: torch.Tensor, reference: torch.Tensor, plain: torch.Tensor) -> None:
-        effect = _distance(reference, plain)
+        effect = distance(reference, plain)
         assert effect > OTHER, f"the edit changes too little to show anything: {effect:.3g}"
         assert_same(self._subject, result, reference, "edited")

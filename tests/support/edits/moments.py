@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .places import KNOWN, UNKNOWN, Act, Place, Sampling, once
-
-Moment = Callable[[Sampling, Act, int], None]  # acts at the call of that number
+from ..scenes.places import KNOWN, UNKNOWN, Act, GuidedSampling, Place, around, hook, in_thread, once, wrapper_of
 
 AT = {"before a run": 1, "between steps": 2}
 
 
-def _module(sampling: Sampling) -> Any:
+def _module(sampling: GuidedSampling) -> Any:
     return sampling.patcher.model.diffusion_model
 
 
-def model_hook(sampling: Sampling, act: Act, at: int) -> None:
-    sampling.undo.append(_module(sampling).register_forward_pre_hook(once(act, at)).remove)
+def _hook(path: str) -> Place:
+    return lambda sampling, act, at: hook(sampling.undo, _module(sampling).get_submodule(path), act, at)
 
 
-def child_hook(sampling: Sampling, act: Act, at: int) -> None:
-    """On a layer that no graph has in it."""
-    sampling.undo.append(_module(sampling).img_in.register_forward_pre_hook(once(act, at)).remove)
+def _around(owner: Callable[[GuidedSampling], Any], name: str) -> Place:
+    return lambda sampling, act, at: around(sampling.undo, owner(sampling), name, act, at)
 
 
-def late_child_hook(sampling: Sampling, act: Act, at: int) -> None:
-    sampling.undo.append(_module(sampling).final_layer.register_forward_pre_hook(once(act, at)).remove)
-
-
-def block_hook(sampling: Sampling, act: Act, at: int) -> None:
-    """Between blocks."""
-    sampling.undo.append(_module(sampling).single_blocks[0].register_forward_pre_hook(once(act, at)).remove)
-
-
-def foreign_child(sampling: Sampling, act: Act, at: int) -> None:
+def foreign_child(sampling: GuidedSampling, act: Act, at: int) -> None:
     """A pack's module in place of one of the host's."""
     module, changed = _module(sampling), once(act, at)
     before = module.img_in
@@ -55,37 +42,7 @@ def foreign_child(sampling: Sampling, act: Act, at: int) -> None:
     sampling.undo.append(lambda: module._modules.update(img_in=before))
 
 
-def _instance_method(name: str) -> Moment:
-    """As PuLID does."""
-
-    def place(sampling: Sampling, act: Act, at: int) -> None:
-        module, changed = _module(sampling), once(act, at)
-        own = getattr(module, name)
-
-        def method(*args: Any, **kwargs: Any) -> Any:
-            changed()
-            return own(*args, **kwargs)
-
-        setattr(module, name, method)
-        sampling.undo.append(lambda: delattr(module, name))
-
-    return place
-
-
-def _wrapper(kind: str) -> Moment:
-    def place(sampling: Sampling, act: Act, at: int) -> None:
-        changed = once(act, at)
-
-        def wrapper(executor: Any, *args: Any, **kwargs: Any) -> Any:
-            changed()
-            return executor(*args, **kwargs)
-
-        sampling.patcher.add_wrapper_with_key(kind, "a pack", wrapper)
-
-    return place
-
-
-def outer_patch(sampling: Sampling, act: Act, at: int) -> None:
+def outer_patch(sampling: GuidedSampling, act: Act, at: int) -> None:
     """A patch of the host's kind, before the blocks."""
     changed = once(act, at)
 
@@ -96,7 +53,7 @@ def outer_patch(sampling: Sampling, act: Act, at: int) -> None:
     sampling.patcher.set_model_patch(patch, "post_input")
 
 
-def block_replaced(sampling: Sampling, act: Act, at: int) -> None:
+def block_replaced(sampling: GuidedSampling, act: Act, at: int) -> None:
     """A pack's function in a block's place, which calls the block: between two blocks."""
     changed = once(act, at)
 
@@ -107,83 +64,45 @@ def block_replaced(sampling: Sampling, act: Act, at: int) -> None:
     sampling.patcher.set_model_patch_replace(function, "dit", "single_block", 0)
 
 
-def cfg_function(sampling: Sampling, act: Act, at: int) -> None:
-    """The host's own function is another one."""
+def _samplers(sampling: GuidedSampling) -> Any:
     import comfy.samplers
 
-    changed, own = once(act, at), comfy.samplers.cfg_function
-
-    def function(*args: Any, **kwargs: Any) -> Any:
-        changed()
-        return own(*args, **kwargs)
-
-    comfy.samplers.cfg_function = function
-    sampling.undo.append(lambda: setattr(comfy.samplers, "cfg_function", own))
+    return comfy.samplers
 
 
-def processed_conditioning(sampling: Sampling, act: Act, at: int) -> None:
-    """A method of the host's class for what a prompt consists of."""
+def _conditioning(sampling: GuidedSampling) -> Any:
+    """The host's class for what a prompt consists of."""
     import comfy.conds
 
-    changed, own = once(act, at), comfy.conds.CONDRegular.process_cond
-
-    def process(self: Any, *args: Any, **kwargs: Any) -> Any:
-        changed()
-        return own(self, *args, **kwargs)
-
-    comfy.conds.CONDRegular.process_cond = process
-    sampling.undo.append(lambda: setattr(comfy.conds.CONDRegular, "process_cond", own))
+    return comfy.conds.CONDRegular
 
 
-def threads_hook(sampling: Sampling, act: Act, at: int) -> None:
-    """Another thread, while a hook on the model waits for it."""
-    model_hook(sampling, _in_thread(act), at)
+def _threads(place: Place) -> Place:
+    """Another thread, while what is at a place waits for it; in the mode in which the weights were made."""
+    return lambda sampling, act, at: place(sampling, in_thread(torch.inference_mode()(act)), at)
 
 
-def threads_patch(sampling: Sampling, act: Act, at: int) -> None:
-    """Another thread, between two blocks."""
-    block_replaced(sampling, _in_thread(act), at)
-
-
-def _in_thread(act: Act) -> Act:
-    def in_thread() -> None:
-        with torch.inference_mode():  # as the weights were made in
-            act()
-
-    def acting() -> None:
-        thread = threading.Thread(target=in_thread)
-        thread.start()
-        thread.join()
-
-    return acting
-
-
-def _at(place: Place) -> Moment:
-    """A place that knows its moment: after the first call."""
-    return lambda sampling, act, at: place(sampling, act)
-
-
-OF_ALL: dict[str, Moment] = {
-    "hook on the model": model_hook,
-    "forward of the instance": _instance_method("_forward"),
-    "apply_model wrapper": _wrapper("apply_model"),
-    "diffusion_model wrapper": _wrapper("diffusion_model"),
-    "cfg_function": cfg_function,
-    "process_cond": processed_conditioning,
-    "another thread": threads_hook,
+OF_ALL: dict[str, Place] = {
+    "hook on the model": _hook(""),
+    "forward of the instance": _around(_module, "_forward"),
+    "apply_model wrapper": wrapper_of("apply_model"),
+    "diffusion_model wrapper": wrapper_of("diffusion_model"),
+    "cfg_function": _around(_samplers, "cfg_function"),
+    "process_cond": _around(_conditioning, "process_cond"),
+    "another thread": _threads(_hook("")),
 }
-OF_BLOCKS: dict[str, Moment] = {
+OF_BLOCKS: dict[str, Place] = {
     **OF_ALL,
-    "hook on a child": child_hook,
-    "hook on a late child": late_child_hook,
-    "hook on a block": block_hook,
+    "hook on a child": _hook("img_in"),  # a layer that no graph has in it
+    "hook on a late child": _hook("final_layer"),
+    "hook on a block": _hook("single_blocks.0"),
     "foreign child": foreign_child,
-    "forward_orig of the instance": _instance_method("forward_orig"),
+    "forward_orig of the instance": _around(_module, "forward_orig"),
     "post_input patch": outer_patch,
     "block in a function": block_replaced,
-    "another thread between blocks": threads_patch,
+    "another thread between blocks": _threads(block_replaced),
 }
-AFTER_A_CALL: dict[str, Moment] = {
-    name: _at({**KNOWN, **UNKNOWN}[name])
+AFTER_A_CALL: dict[str, Place] = {
+    name: {**KNOWN, **UNKNOWN}[name]
     for name in ("callback", "post-CFG function", "guider's predict_noise", "guider's inner_sample", "previewer")
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,39 +15,28 @@ from headless import host
 
 from ..comfyui import controlnet, pages
 from ..models import dits
-from .places import Act, Place, Sampling, once
+from ..scenes.nodes import NODE, compiled_net, compiled_vae, restored
+from ..scenes.places import Act, GuidedSampling, Place, once
 
-NODE = "7"
 _SIDE = 64  # pixels
 STEPS = 3
+_UNET = {
+    "block": "middle_block.0",
+    "layer": "input_blocks.0.0",
+    "deep": "middle_block.1.transformer_blocks.0.ff.net.2",
+    "square": "time_embed.2",
+    "unbiased": "middle_block.1.transformer_blocks.0.attn1.to_v",
+    "sequence": "middle_block.0.in_layers",
+    "attention": "middle_block.1.transformer_blocks.0.attn1",
+    "norm": "middle_block.0.in_layers.0",
+}
 ROLES: Mapping[str, Mapping[str, str]] = {
-    "unet": {
-        "block": "middle_block.0",
-        "layer": "input_blocks.0.0",
-        "deep": "middle_block.1.transformer_blocks.0.ff.net.2",
-        "linear": "time_embed.0",
-        "square": "time_embed.2",
-        "unbiased": "middle_block.1.transformer_blocks.0.attn1.to_v",
-        "sequence": "middle_block.0.in_layers",
-        "attention": "middle_block.1.transformer_blocks.0.attn1",
-        "norm": "middle_block.0.in_layers.0",
-    },
-    "controlnet": {
-        "block": "middle_block.0",
-        "layer": "input_blocks.0.0",
-        "deep": "middle_block.1.transformer_blocks.0.ff.net.2",
-        "linear": "time_embed.0",
-        "square": "time_embed.2",
-        "unbiased": "middle_block.1.transformer_blocks.0.attn1.to_v",
-        "sequence": "middle_block.0.in_layers",
-        "attention": "middle_block.1.transformer_blocks.0.attn1",
-        "norm": "middle_block.0.in_layers.0",
-    },
+    "unet": _UNET,
+    "controlnet": _UNET,
     "decoder": {
         "block": "decoder.mid.block_1",
         "layer": "decoder.conv_in",
         "deep": "decoder.up.0.block.0.conv1",
-        "whole": "decoder",
         "quant": "post_quant_conv",
         "square": "decoder.mid.attn_1.v",
         "norm": "decoder.mid.block_1.norm1",
@@ -120,27 +110,35 @@ def _sigmas() -> torch.Tensor:
     return torch.tensor([14.6, 10.0, 5.0, 0.0])
 
 
-def unet(path: Path) -> Subject:
-    """The UNet of a checkpoint."""
-    from onegraph.host.calls.model_hook import ModelNodeOptions, compile_model
+def _conditioning() -> tuple[Any, Any]:
+    return host.conditioning(77, 2048, 11), host.conditioning(77, 2048, 12)
 
-    patcher = host.load(path)
-    sigmas, noise = _sigmas(), _noise()
-    conditioning = host.conditioning(77, 2048, 11), host.conditioning(77, 2048, 12)
 
-    def run(model: Any, place: Place | None, act: Act) -> torch.Tensor:
-        sampling = Sampling(model.clone(), sigmas, conditioning, noise)
+def _sampled(
+    name: str, module: Any, plain: Any, compiled: Callable[[Any], Any], sampling_of: Callable[[Any], GuidedSampling]
+) -> Subject:
+    """What a sampling runs, as it is loaded and as the node hands it on."""
+
+    def run(given: Any, place: Place | None, act: Act) -> torch.Tensor:
+        sampling = sampling_of(given)
         if place is not None:
             place(sampling, act)
         return sampling.run()
 
-    def compiled() -> Run:
-        fast = compile_model(patcher, ModelNodeOptions(backend="inductor", when_missing="eager"), NODE)[0]
-        return lambda place, act: run(fast, place, act)
+    def fast() -> Run:
+        return functools.partial(run, compiled(plain))
 
-    return Subject(
-        "unet", patcher.model.diffusion_model, STEPS, lambda place, act: run(patcher, place, act), compiled, _report("")
-    )
+    return Subject(name, module, STEPS, functools.partial(run, plain), fast, _report(""))
+
+
+def unet(path: Path) -> Subject:
+    """The UNet of a checkpoint."""
+    patcher, given = host.load(path), (_sigmas(), _conditioning(), _noise())
+
+    def sampling(model: Any) -> GuidedSampling:
+        return GuidedSampling(model.clone(), *given)
+
+    return _sampled("unet", patcher.model.diffusion_model, patcher, restored, sampling)
 
 
 def transformer(room: float | None = None) -> Subject:
@@ -149,8 +147,6 @@ def transformer(room: float | None = None) -> Subject:
     Args:
         room: the part of its weights for which pages of DynamicVRAM have room; None: they are where they belong.
     """
-    from onegraph.host.calls.model_hook import ModelNodeOptions, compile_model
-
     patcher = dits.load("flux")
     for name, weight in patcher.model.diffusion_model.named_parameters():
         if name.endswith(".lin.weight") or name == "final_layer.linear.weight":
@@ -160,59 +156,31 @@ def transformer(room: float | None = None) -> Subject:
     sigmas = torch.tensor([1.0, 0.8, 0.5, 0.0])
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(1, 16, _SIDE // 8, _SIDE // 8, generator=generator)
-    conditioning = tuple(
+    positive, negative = (
         [[torch.randn(1, 9, dits.WIDTH, generator=generator), dits.DITS["flux"].conds(generator, (1, 8, 8))]]
         for _ in range(2)
     )
 
-    def run(model: Any, place: Place | None, act: Act) -> torch.Tensor:
-        sampling = Sampling(model.clone(), sigmas, conditioning, noise)  # type: ignore[arg-type]
-        if place is not None:
-            place(sampling, act)
-        return sampling.run()
+    def sampling(model: Any) -> GuidedSampling:
+        return GuidedSampling(model.clone(), sigmas, (positive, negative), noise)
 
-    def compiled() -> Run:
-        fast = compile_model(patcher, ModelNodeOptions(backend="inductor", when_missing="eager"), NODE)[0]
-        return lambda place, act: run(fast, place, act)
-
-    return Subject(
-        "transformer",
-        patcher.model.diffusion_model,
-        STEPS,
-        lambda place, act: run(patcher, place, act),
-        compiled,
-        _report(""),
-    )
+    return _sampled("transformer", patcher.model.diffusion_model, patcher, restored, sampling)
 
 
 def net(path: Path, file: Path) -> Subject:
     """A ControlNet that steers a checkpoint's UNet, which runs eager."""
-    from onegraph.host.calls.controlnet_hook import compile_controlnet
-    from onegraph.host.calls.model_hook import ModelNodeOptions
-
     patcher, plain = host.load(path), controlnet.load(file)
-    sigmas, noise = _sigmas(), _noise()
-    given = host.conditioning(77, 2048, 11), host.conditioning(77, 2048, 12)
+    sigmas, given, noise = _sigmas(), _conditioning(), _noise()
 
-    def run(control: Any, place: Place | None, act: Act) -> torch.Tensor:
-        sampling = Sampling(patcher.clone(), sigmas, controlnet.steered(control, strength=4.0, given=given), noise)
-        if place is not None:
-            place(sampling, act)
-        return sampling.run()
+    def sampling(control: Any) -> GuidedSampling:
+        return GuidedSampling(patcher.clone(), sigmas, controlnet.steered(control, strength=4.0, given=given), noise)
 
-    def compiled() -> Run:
-        fast = compile_controlnet(plain, ModelNodeOptions(backend="inductor", when_missing="eager"), NODE)[0]
-        return lambda place, act: run(fast, place, act)
-
-    return Subject(
-        "controlnet", plain.control_model, STEPS, lambda place, act: run(plain, place, act), compiled, _report("")
-    )
+    compiled = functools.partial(compiled_net, when_missing="eager")
+    return _sampled("controlnet", plain.control_model, plain, compiled, sampling)
 
 
 def vae(path: Path, part: str) -> Subject:
     """One half of a checkpoint's VAE. The host works on a batch of two image by image; places do not matter here."""
-    from onegraph.host.calls.vae.hook import VaeNodeOptions, compile_vae
-
     loaded = host.load_vae(path)
     loaded.patcher.get_free_memory = lambda device: 1
     generator = torch.Generator().manual_seed(2)
@@ -226,12 +194,10 @@ def vae(path: Path, part: str) -> Subject:
         return result
 
     def compiled() -> Run:
-        fast = compile_vae(loaded, VaeNodeOptions(backend="inductor", parts=part, when_missing="eager"), NODE)[0]
-        return lambda place, act: run(fast, place, act)
+        return functools.partial(run, compiled_vae(loaded, backend="inductor", parts=part, when_missing="eager"))
 
-    return Subject(
-        part, loaded.first_stage_model, 2, lambda place, act: run(loaded, place, act), compiled, _report(part)
-    )
+    module = loaded.first_stage_model
+    return Subject(part, module, 2, functools.partial(run, loaded), compiled, _report(part))
 
 
 def _between_images(model: Any, part: str, act: Act) -> contextlib.AbstractContextManager[Any]:

@@ -186,23 +186,23 @@ def laid_out_anew(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[N
     owner.weight.data = before
 
 
-@undoing
-def bias_added(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
+def _written_as(table: str) -> Callable[[Any, str, Any], None]:
+    """Past torch's own registration."""
+    return lambda owner, name, value: getattr(owner, table).__setitem__(name, value)
+
+
+def _bias_added(put: Callable[[Any, str, Any], None]) -> Edit:
     """A bias where the layer had none."""
-    owner: Any = module.get_submodule(roles["unbiased"])
-    assert owner.bias is None
-    owner.bias = torch.nn.Parameter(torch.ones(owner.weight.shape[0]), requires_grad=False)
-    yield
-    owner.bias = None
 
+    @undoing
+    def edit(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
+        owner: Any = module.get_submodule(roles["unbiased"])
+        assert owner.bias is None
+        put(owner, "bias", torch.nn.Parameter(torch.ones(owner.weight.shape[0]), requires_grad=False))
+        yield
+        put(owner, "bias", None)
 
-@undoing
-def bias_added_to_the_table(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
-    """The same past torch's own registration."""
-    owner: Any = module.get_submodule(roles["unbiased"])
-    owner._parameters["bias"] = torch.nn.Parameter(torch.ones(owner.weight.shape[0]), requires_grad=False)
-    yield
-    owner._parameters["bias"] = None
+    return edit
 
 
 @undoing
@@ -216,30 +216,21 @@ def bias_removed(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[No
     owner.bias = torch.nn.Parameter(before, requires_grad=False)
 
 
-@undoing
-def buffer_for_parameter(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
-    """The weight is a buffer from now on."""
-    owner: Any = module.get_submodule(roles["layer"])
-    values = owner.weight.detach().clone()
-    old.append(owner.weight)
-    del owner._parameters["weight"]
-    owner.register_buffer("weight", other(values))
-    yield
-    del owner._buffers["weight"]
-    owner.weight = torch.nn.Parameter(values, requires_grad=False)
+def _no_parameter(table: str, put: Callable[[Any, str, Any], None]) -> Edit:
+    """The weight is something else from now on, in another table of the layer's."""
 
+    @undoing
+    def edit(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
+        owner: Any = module.get_submodule(roles["layer"])
+        values = owner.weight.detach().clone()
+        old.append(owner.weight)
+        del owner._parameters["weight"]
+        put(owner, "weight", other(values))
+        yield
+        del getattr(owner, table)["weight"]
+        owner.weight = torch.nn.Parameter(values, requires_grad=False)
 
-@undoing
-def attribute_for_parameter(module: torch.nn.Module, roles: Roles, old: Old) -> Iterator[None]:
-    """The weight is a plain attribute from now on."""
-    owner: Any = module.get_submodule(roles["layer"])
-    values = owner.weight.detach().clone()
-    old.append(owner.weight)
-    del owner._parameters["weight"]
-    owner.__dict__["weight"] = other(values)
-    yield
-    del owner.__dict__["weight"]
-    owner.weight = torch.nn.Parameter(values, requires_grad=False)
+    return edit
 
 
 def _computed(attribute: str, put: Callable[[Any, str, Any], None]) -> Edit:
@@ -280,8 +271,8 @@ REGISTERED: dict[str, Edit] = {
         for name in ("parameter set", "parameter registered", "state dict assigned", "parameter deleted and set")
     },
     "deep parameter set": replaced("deep", _set_parameter),
-    "bias added": bias_added,
-    "buffer for a parameter": buffer_for_parameter,
+    "bias added": _bias_added(setattr),
+    "buffer for a parameter": _no_parameter("_buffers", torch.nn.Module.register_buffer),
 }
 UNREGISTERED: dict[str, Edit] = {
     "layer written into the table": exchanged("layer", _written),
@@ -293,8 +284,8 @@ UNREGISTERED: dict[str, Edit] = {
     "negated": relaid(_negated),
     "laid out anew": laid_out_anew,
     "bias removed": bias_removed,  # torch tells nobody of a parameter that becomes None
-    "bias written into the table": bias_added_to_the_table,
-    "attribute for a parameter": attribute_for_parameter,
+    "bias written into the table": _bias_added(_written_as("_parameters")),
+    "attribute for a parameter": _no_parameter("__dict__", _written_as("__dict__")),
     "weight_function set": _computed("weight_function", _set_functions),
     "weight_function appended": _computed("weight_function", _append_function),
     "bias_function set": _computed("bias_function", _set_functions),

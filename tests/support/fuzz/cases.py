@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from random import Random
 
-from .ingredients import KINDS, SINGLE, SMALLEST, WORDS
+from ..scenes.kinds import KINDS
+from ..scenes.workflow import FAMILIES, TRANSFORMERS, Case, Family, Ingredient, Settings
+from .ingredients import SINGLE, SMALLEST, WORDS
 from .transformers import OF_TRANSFORMERS
-from .workflow import FAMILIES, TRANSFORMERS, Case, Family, Ingredient, Settings
 
 SAMPLERS = (
     "euler", "euler", "euler", "euler_ancestral", "euler_ancestral", "heun", "dpm_2", "dpm_2_ancestral", "lms",
@@ -27,9 +28,10 @@ TRANSFORMERS_SHARE = 1 / 3
 
 
 def _ingredients(rng: Random, family: Family) -> tuple[Ingredient, ...]:
-    kinds = [kind for kind in KINDS.values() if kind.family in (None, family) and not kind.of_transformers]
+    drawn = [kind for kind in KINDS.values() if kind.weight]
+    kinds = [kind for kind in drawn if kind.family in (None, family) and not kind.of_transformers]
     if family in TRANSFORMERS:
-        kinds = [kind for kind in KINDS.values() if kind.of_transformers or kind.name in OF_TRANSFORMERS]
+        kinds = [kind for kind in drawn if kind.of_transformers or kind.name in OF_TRANSFORMERS]
     chosen: list[Ingredient] = []
     taken: set[str] = set()
     for _ in range(rng.choice(HOW_MANY)):

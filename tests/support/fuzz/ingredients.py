@@ -6,95 +6,20 @@ every sampler seeds, so both runs see the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
-from .workflow import LORAS, Family, Values, Workflow, checkpoint_file, controlnet_file, lora_file, output
+from ..scenes.kinds import always, between, kind, patch
+from ..scenes.workflow import LORAS, Link, Values, Workflow, checkpoint_file, lora_file, output
 
-Traces = Literal["none", "stays"]
-Stage = Literal["model", "conditioning", "latent", "sampling", "second pass", "decode"]
 SINGLE = ("latent", "sampling", "second pass", "decode")  # stages of which a workflow has one ingredient at most
 WORDS = (3, 60, 76, 160, 230, 310)  # 77 to 385 tokens
 SMALLEST = 64  # pixels of the smallest image that the UNet's graph for any size takes
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of ingredient.
-
-    Attributes:
-        draw: its values, at random.
-        wire: adds it to a workflow.
-        served: whether every call that it causes is known to go through a graph.
-        weight: how often it is chosen, relative to others.
-        family: the only family of models that it works with; None: all.
-        of_transformers: whether it works with diffusion transformers alone.
-        traces: `stays`: it changes modules in place, which is another architecture for as long as they are loaded; no
-            graph is compiled for that in this case, and everything is unloaded after each run.
-    """
-
-    name: str
-    stage: Stage
-    draw: Callable[[Random], dict[str, Any]]
-    wire: Callable[[Workflow, Values], None]
-    served: Callable[[Values], bool]
-    weight: float = 1.0
-    family: Family | None = None
-    traces: Traces = "none"
-    of_transformers: bool = False
-
-
-KINDS: dict[str, Kind] = {}
-Wire = Callable[[Workflow, Values], None]
-
-
-def _never(values: Values) -> bool:
-    return False
-
-
-def _always(values: Values) -> bool:
-    return True
-
-
 def _overlaps(values: Values) -> bool:
     """Tiles that do not overlap may leave a border of one latent unit, too slim for a graph."""
     return bool(values["overlap"] > 0)
-
-
-def _kind(
-    stage: Stage,
-    draw: Callable[[Random], dict[str, Any]] = lambda rng: {},
-    served: Callable[[Values], bool] = _never,
-    weight: float = 1.0,
-    family: Family | None = None,
-    traces: Traces = "none",
-) -> Callable[[Wire], Wire]:
-    def register(wire: Wire) -> Wire:
-        name = wire.__name__
-        KINDS[name] = Kind(name, stage, draw, wire, served, weight, family, traces)
-        return wire
-
-    return register
-
-
-def _patch(
-    class_type: str,
-    draw: Callable[[Random], dict[str, Any]] = lambda rng: {},
-    served: Callable[[Values], bool] = _never,
-    weight: float = 1.0,
-) -> None:
-    """A kind that is one node with one MODEL going through it; its values are the node's inputs."""
-
-    def wire(work: Workflow, values: Values) -> None:
-        work.model = work.add(class_type, model=work.model, **values)
-
-    KINDS[class_type] = Kind(class_type, "model", draw, wire, served, weight)
-
-
-def _between(rng: Random, low: float, high: float) -> float:
-    return round(rng.uniform(low, high), 2)
 
 
 # Weights ------------------------------------------------------------------------------------------------------
@@ -111,28 +36,28 @@ def _lora_inputs(work: Workflow, values: Values) -> dict[str, Any]:
     }
 
 
-@_kind("model", _lora, _always, 6)
+@kind("model", _lora, always, 6)
 def lora(work: Workflow, values: Values) -> None:
     work.model = work.add("LoraLoaderModelOnly", model=work.model, **_lora_inputs(work, values))
 
 
-@_kind("model", _lora, weight=0.7)
+@kind("model", _lora, weight=0.7)
 def bypass_lora(work: Workflow, values: Values) -> None:
     """A LoRA that computes beside the weights instead of changing them."""
     work.model = work.add("LoraLoaderBypassModelOnly", model=work.model, **_lora_inputs(work, values))
 
 
-@_kind("model", lambda rng: {"ratio": _between(rng, 0, 1)}, _always, 2)
+@kind("model", lambda rng: {"ratio": between(rng, 0, 1)}, always, 2)
 def merge(work: Workflow, values: Values) -> None:
     work.model = work.add("ModelMergeSimple", model1=work.model, model2=work.second_model(), **values)
 
 
-@_kind("model", lambda rng: {k: _between(rng, 0, 1) for k in ("input", "middle", "out")}, _always, 2)
+@kind("model", lambda rng: {k: between(rng, 0, 1) for k in ("input", "middle", "out")}, always, 2)
 def merge_blocks(work: Workflow, values: Values) -> None:
     work.model = work.add("ModelMergeBlocks", model1=work.model, model2=work.second_model(), **values)
 
 
-@_kind("model", lambda rng: {"multiplier": _between(rng, 0.2, 0.8)}, _always)
+@kind("model", lambda rng: {"multiplier": between(rng, 0.2, 0.8)}, always)
 def add_difference(work: Workflow, values: Values) -> None:
     """The usual way to move what one fine-tune learnt onto another."""
     learnt = work.add("ModelMergeSubtract", model1=work.second_model(), model2=work.model, **values)
@@ -141,47 +66,45 @@ def add_difference(work: Workflow, values: Values) -> None:
 
 # Guidance and sampling space: around the model, not in it --------------------------------------------------------
 
-_patch("RescaleCFG", lambda rng: {"multiplier": _between(rng, 0.5, 1)}, _always, 1.5)
-_patch("Mahiro", served=_always, weight=0.7)
-_patch("TCFG", served=_always, weight=0.7)
-_patch("CFGZeroStar", served=_always, weight=0.7)
-_patch("CFGNorm", lambda rng: {"strength": _between(rng, 0.5, 1)}, _always, 0.7)
-_patch("FreSca", lambda rng: {"scale_low": 1.0, "scale_high": 1.25, "freq_cutoff": rng.choice([3, 20])}, _always, 0.7)
-_patch("Epsilon Scaling", lambda rng: {"scaling_factor": _between(rng, 0.98, 1.02)}, _always, 0.7)
-_patch(
+patch("RescaleCFG", lambda rng: {"multiplier": between(rng, 0.5, 1)}, always, 1.5)
+patch("Mahiro", served=always, weight=0.7)
+patch("TCFG", served=always, weight=0.7)
+patch("CFGZeroStar", served=always, weight=0.7)
+patch("CFGNorm", lambda rng: {"strength": between(rng, 0.5, 1)}, always, 0.7)
+patch("FreSca", lambda rng: {"scale_low": 1.0, "scale_high": 1.25, "freq_cutoff": rng.choice([3, 20])}, always, 0.7)
+patch("Epsilon Scaling", lambda rng: {"scaling_factor": between(rng, 0.98, 1.02)}, always, 0.7)
+patch(
     "APG",
     lambda rng: {"eta": 1.0, "norm_threshold": rng.choice([0.0, 5.0]), "momentum": rng.choice([0.0, -0.5])},
-    _always,
+    always,
     0.7,
 )
-_patch(
-    "CFGOverride", lambda rng: {"cfg": rng.choice([1.0, 3.0]), "start_percent": 0.0, "end_percent": 0.5}, _always, 0.7
-)
-_patch(
+patch("CFGOverride", lambda rng: {"cfg": rng.choice([1.0, 3.0]), "start_percent": 0.0, "end_percent": 0.5}, always, 0.7)
+patch(
     "ModelSamplingDiscrete",
     lambda rng: {"sampling": rng.choice(["eps", "v_prediction", "lcm"]), "zsnr": rng.choice([False, True])},
-    _always,
+    always,
 )
 
 
-@_kind("model", served=_always, weight=0.7)
+@kind("model", served=always, weight=0.7)
 def compiled_again(work: Workflow, values: Values) -> None:
     """A second Compile Model, as where a workflow is pasted into another."""
     work.model = work.compile_model(work.model)
 
 
-@_kind("model", lambda rng: {"neg_scale": _between(rng, 0.5, 1.5)}, _always, 0.7)
+@kind("model", lambda rng: {"neg_scale": between(rng, 0.5, 1.5)}, always, 0.7)
 def perp_neg(work: Workflow, values: Values) -> None:
     work.model = work.add("PerpNeg", model=work.model, empty_conditioning=work.text("empty"), **values)
 
 
 # Patches in the model: eager for the calls that they change ------------------------------------------------------
 
-_patch("FreeU", lambda rng: {"b1": 1.1, "b2": 1.2, "s1": 0.9, "s2": 0.2})
-_patch("FreeU_V2", lambda rng: {"b1": 1.3, "b2": 1.4, "s1": 0.9, "s2": 0.2})
-_patch("PerturbedAttentionGuidance", lambda rng: {"scale": _between(rng, 1, 4)})
-_patch("SelfAttentionGuidance", lambda rng: {"scale": 0.5, "blur_sigma": 2.0})
-_patch(
+patch("FreeU", lambda rng: {"b1": 1.1, "b2": 1.2, "s1": 0.9, "s2": 0.2})
+patch("FreeU_V2", lambda rng: {"b1": 1.3, "b2": 1.4, "s1": 0.9, "s2": 0.2})
+patch("PerturbedAttentionGuidance", lambda rng: {"scale": between(rng, 1, 4)})
+patch("SelfAttentionGuidance", lambda rng: {"scale": 0.5, "blur_sigma": 2.0})
+patch(
     "HyperTile",
     lambda rng: {
         "tile_size": rng.choice([1, 64]),
@@ -190,10 +113,10 @@ _patch(
         "scale_depth": False,
     },
 )
-_patch("TomePatchModel", lambda rng: {"ratio": _between(rng, 0.2, 0.6)}, weight=0.7)
-_patch("UNetSelfAttentionMultiply", lambda rng: {"q": 1.5, "k": 1.0, "v": 0.7, "out": 1.2}, _always, 0.5)
-_patch("UNetCrossAttentionMultiply", lambda rng: {"q": 1.0, "k": 1.2, "v": 1.0, "out": 1.1}, _always, 0.5)
-_patch(
+patch("TomePatchModel", lambda rng: {"ratio": between(rng, 0.2, 0.6)}, weight=0.7)
+patch("UNetSelfAttentionMultiply", lambda rng: {"q": 1.5, "k": 1.0, "v": 0.7, "out": 1.2}, always, 0.5)
+patch("UNetCrossAttentionMultiply", lambda rng: {"q": 1.0, "k": 1.2, "v": 1.0, "out": 1.1}, always, 0.5)
+patch(
     "PatchModelAddDownscale",
     lambda rng: {
         "block_number": rng.choice([1, 2, 3]),
@@ -214,25 +137,25 @@ def _cache(rng: Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_patch("EasyCache", _cache, _always)
-_patch("LazyCache", _cache, _always, weight=0.7)
+patch("EasyCache", _cache, always)
+patch("LazyCache", _cache, always, weight=0.7)
 
 
 # As other packs do it, by nodes of tests/nodes -------------------------------------------------------------------
 
 
-@_kind("model", lambda rng: {"mode": rng.choice(["circular", "circular", "zeros"])}, weight=0.7, traces="stays")
+@kind("model", lambda rng: {"mode": rng.choice(["circular", "circular", "zeros"])}, weight=0.7, traces="stays")
 def seamless(work: Workflow, values: Values) -> None:
     """Convolutions that wrap around, in the model's own module."""
     work.model = work.add("OneGraphTestSeamless", model=work.model, **values)
 
 
-@_kind("conditioning", lambda rng: {"way": rng.choice(["in place", "copy"])}, weight=0.7, traces="stays")
+@kind("conditioning", lambda rng: {"way": rng.choice(["in place", "copy"])}, weight=0.7, traces="stays")
 def seamless_vae(work: Workflow, values: Values) -> None:
     work.vae = work.add("OneGraphTestSeamlessVAE", vae=work.vae, **values)
 
 
-@_kind("model", lambda rng: {"factor": _between(rng, 0.7, 0.9)}, weight=0.7)
+@kind("model", lambda rng: {"factor": between(rng, 0.7, 0.9)}, weight=0.7)
 def forward_replaced(work: Workflow, values: Values) -> None:
     work.model = work.add("OneGraphTestForwardReplaced", model=work.model, **values)
 
@@ -247,31 +170,31 @@ def _rectangle(rng: Random) -> dict[str, float]:
     }  # fmt: skip
 
 
-@_kind("conditioning", lambda rng: {"words": rng.choice(WORDS)}, _always, 1.5)
+@kind("conditioning", lambda rng: {"words": rng.choice(WORDS)}, always, 1.5)
 def combine(work: Workflow, values: Values) -> None:
     more = work.text("cliff", values["words"])
     work.positive = work.add("ConditioningCombine", conditioning_1=work.positive, conditioning_2=more)
 
 
-@_kind("conditioning", lambda rng: {"words": rng.choice(WORDS)}, _always)
+@kind("conditioning", lambda rng: {"words": rng.choice(WORDS)}, always)
 def concat(work: Workflow, values: Values) -> None:
     more = work.text("sea", values["words"])
     work.positive = work.add("ConditioningConcat", conditioning_to=work.positive, conditioning_from=more)
 
 
-@_kind("conditioning", lambda rng: {"conditioning_to_strength": _between(rng, 0.2, 0.9)}, _always, 0.7)
+@kind("conditioning", lambda rng: {"conditioning_to_strength": between(rng, 0.2, 0.9)}, always, 0.7)
 def average(work: Workflow, values: Values) -> None:
     work.negative = work.add(
         "ConditioningAverage", conditioning_to=work.negative, conditioning_from=work.text("grey"), **values
     )
 
 
-@_kind("conditioning", served=_always, weight=0.7)
+@kind("conditioning", served=always, weight=0.7)
 def zero_out(work: Workflow, values: Values) -> None:
     work.negative = work.add("ConditioningZeroOut", conditioning=work.negative)
 
 
-@_kind("conditioning", lambda rng: {**_rectangle(rng), "strength": _between(rng, 0.5, 1.5)}, weight=1.5)
+@kind("conditioning", lambda rng: {**_rectangle(rng), "strength": between(rng, 0.5, 1.5)}, weight=1.5)
 def area(work: Workflow, values: Values) -> None:
     """A second text for a rectangle, in whole latent units and at least as large as the node allows."""
     size = {name: max(64, int(values[name] * getattr(work, name)) // 8 * 8) for name in ("width", "height")}
@@ -280,18 +203,18 @@ def area(work: Workflow, values: Values) -> None:
     work.positive = work.add("ConditioningCombine", conditioning_1=work.positive, conditioning_2=placed)
 
 
-@_kind("conditioning", _rectangle)
+@kind("conditioning", _rectangle)
 def area_in_percent(work: Workflow, values: Values) -> None:
     sides = {"x": values["left"], "y": values["top"], "width": values["width"], "height": values["height"]}
     placed = work.add("ConditioningSetAreaPercentage", conditioning=work.text("boat"), **sides, strength=1.0)
     work.positive = work.add("ConditioningCombine", conditioning_1=work.positive, conditioning_2=placed)
 
 
-@_kind(
+@kind(
     "conditioning",
     lambda rng: {
         **_rectangle(rng),
-        "strength": _between(rng, 0.5, 1.5),
+        "strength": between(rng, 0.5, 1.5),
         "bounds": rng.choice(["default", "mask bounds"]),
     },
     lambda values: values["bounds"] == "default",
@@ -306,7 +229,7 @@ def mask(work: Workflow, values: Values) -> None:
     work.positive = work.add("ConditioningCombine", conditioning_1=work.positive, conditioning_2=masked)
 
 
-@_kind("conditioning", lambda rng: {"switch": rng.choice([0.3, 0.5, 0.8])}, _always, 1.5)
+@kind("conditioning", lambda rng: {"switch": rng.choice([0.3, 0.5, 0.8])}, always, 1.5)
 def timesteps(work: Workflow, values: Values) -> None:
     """Another text in the beginning."""
     first = work.add(
@@ -316,10 +239,10 @@ def timesteps(work: Workflow, values: Values) -> None:
     work.positive = work.add("ConditioningCombine", conditioning_1=first, conditioning_2=then)
 
 
-@_kind(
+@kind(
     "conditioning",
     lambda rng: {**_lora(rng), "second_half": rng.choice([None, 0.0, 0.4]), "both": rng.choice(["yes", "no"])},
-    _always,
+    always,
     2,
 )
 def hook_lora(work: Workflow, values: Values) -> None:
@@ -341,7 +264,7 @@ def hook_lora(work: Workflow, values: Values) -> None:
         work.positive = work.add("ConditioningSetProperties", cond_NEW=work.positive, **common)
 
 
-@_kind("conditioning", lambda rng: {"strength_model": _between(rng, 0.2, 0.8)}, _always, 0.7)
+@kind("conditioning", lambda rng: {"strength_model": between(rng, 0.2, 0.8)}, always, 0.7)
 def hook_model(work: Workflow, values: Values) -> None:
     """Another checkpoint's difference as a LoRA for one text."""
     hooks = work.add(
@@ -352,19 +275,14 @@ def hook_model(work: Workflow, values: Values) -> None:
     )
 
 
-@_kind(
+@kind(
     "conditioning",
-    lambda rng: {"strength": _between(rng, 0.3, 1), "start_percent": 0.0, "end_percent": rng.choice([0.5, 1.0])},
-    _always,
+    lambda rng: {"strength": between(rng, 0.3, 1), "start_percent": 0.0, "end_percent": rng.choice([0.5, 1.0])},
+    always,
     1.5,
 )
 def controlnet(work: Workflow, values: Values) -> None:
-    net = work.add("ControlNetLoader", control_net_name=controlnet_file(work.settings.family))
-    applied = work.add(
-        "ControlNetApplyAdvanced", positive=work.positive, negative=work.negative, control_net=net,
-        image=work.image(7), **values,
-    )  # fmt: skip
-    work.positive, work.negative = applied, output(applied, 1)
+    work.steer(work.controlnet(), **values)
 
 
 # The latent -----------------------------------------------------------------------------------------------------
@@ -375,23 +293,16 @@ def _repeat(work: Workflow) -> None:
         work.latent = work.add("RepeatLatentBatch", samples=work.latent, amount=work.settings.batch)
 
 
-@_kind("latent", served=_always)
+@kind("latent", served=always)
 def img2img(work: Workflow, values: Values) -> None:
     work.latent = work.add("VAEEncode", pixels=work.image(), vae=work.vae)
     _repeat(work)
 
 
-@_kind("latent", lambda rng: {"overlap": rng.choice([0, 32])}, _overlaps, 0.5)
+@kind("latent", lambda rng: {"overlap": rng.choice([0, 32])}, _overlaps, 0.5)
 def img2img_tiled(work: Workflow, values: Values) -> None:
-    work.latent = work.add(
-        "VAEEncodeTiled",
-        pixels=work.image(),
-        vae=work.vae,
-        tile_size=64,
-        temporal_size=64,
-        temporal_overlap=8,
-        **values,
-    )
+    sizes = {"tile_size": 64, "temporal_size": 64, "temporal_overlap": 8, **values}
+    work.latent = work.add("VAEEncodeTiled", pixels=work.image(), vae=work.vae, **sizes)
     _repeat(work)
 
 
@@ -399,14 +310,14 @@ def _hole(rng: Random) -> dict[str, Any]:
     return {"left": 0.25, "top": 0.25, "width": 0.5, "height": 0.5, "feather": rng.choice([0, 8])}
 
 
-@_kind("latent", _hole, _always)
+@kind("latent", _hole, always)
 def inpaint_noise_mask(work: Workflow, values: Values) -> None:
     encoded = work.add("VAEEncode", pixels=work.image(), vae=work.vae)
     work.latent = work.add("SetLatentNoiseMask", samples=encoded, mask=work.mask(**values))
     _repeat(work)
 
 
-@_kind("latent", _hole, _always, 0.7)
+@kind("latent", _hole, always, 0.7)
 def inpaint_encode(work: Workflow, values: Values) -> None:
     work.latent = work.add(
         "VAEEncodeForInpaint", pixels=work.image(), vae=work.vae, mask=work.mask(**values), grow_mask_by=6
@@ -414,17 +325,17 @@ def inpaint_encode(work: Workflow, values: Values) -> None:
     _repeat(work)
 
 
-@_kind("latent", _hole, _always, 0.7)
+@kind("latent", _hole, always, 0.7)
 def inpaint_conditioning(work: Workflow, values: Values) -> None:
     made = work.add(
-        "InpaintModelConditioning", positive=work.positive, negative=work.negative, vae=work.vae,
-        pixels=work.image(), mask=work.mask(**values), noise_mask=True,
+        "InpaintModelConditioning", **work.texts, vae=work.vae, pixels=work.image(), mask=work.mask(**values),
+        noise_mask=True,
     )  # fmt: skip
     work.positive, work.negative, work.latent = made, output(made, 1), output(made, 2)
     _repeat(work)
 
 
-@_kind("latent", served=_always)
+@kind("latent", served=always)
 def differential(work: Workflow, values: Values) -> None:
     """Differential diffusion, by a mask with soft borders."""
     work.model = work.add("DifferentialDiffusion", model=work.model, strength=1.0)
@@ -433,7 +344,7 @@ def differential(work: Workflow, values: Values) -> None:
     _repeat(work)
 
 
-@_kind("latent", served=_always, weight=0.5)
+@kind("latent", served=always, weight=0.5)
 def masked_noise(work: Workflow, values: Values) -> None:
     """A noise mask on an empty latent."""
     work.latent = work.add("SetLatentNoiseMask", samples=work.latent, mask=work.mask(0.0, 0.25, 0.6, 0.5))
@@ -442,127 +353,83 @@ def masked_noise(work: Workflow, values: Values) -> None:
 # Sampling -------------------------------------------------------------------------------------------------------
 
 
-def _advanced(work: Workflow, guider: Any) -> None:
+def _sampler_and_steps(work: Workflow) -> dict[str, Link]:
     s = work.settings
-    work.latent = work.add(
-        "SamplerCustomAdvanced", noise=work.add("RandomNoise", noise_seed=s.noise), guider=guider,
-        sampler=work.add("KSamplerSelect", sampler_name=s.sampler),
-        sigmas=work.add("BasicScheduler", model=work.model, scheduler=s.scheduler, steps=s.steps, denoise=s.denoise),
-        latent_image=work.latent,
-    )  # fmt: skip
+    steps = {"scheduler": s.scheduler, "steps": s.steps, "denoise": s.denoise}
+    return {
+        "sampler": work.add("KSamplerSelect", sampler_name=s.sampler), "latent_image": work.latent,
+        "sigmas": work.add("BasicScheduler", model=work.model, **steps),
+    }  # fmt: skip
 
 
-@_kind("sampling", served=_always)
+def _guided(work: Workflow, class_type: str, **inputs: Any) -> None:
+    """Sample by a guider."""
+    guider = work.add(class_type, model=work.model, **inputs)
+    noise = work.add("RandomNoise", noise_seed=work.settings.noise)
+    work.latent = work.add("SamplerCustomAdvanced", noise=noise, guider=guider, **_sampler_and_steps(work))
+
+
+@kind("sampling", served=always)
 def guider_cfg(work: Workflow, values: Values) -> None:
-    _advanced(
-        work,
-        work.add("CFGGuider", model=work.model, positive=work.positive, negative=work.negative, cfg=work.settings.cfg),
-    )
+    _guided(work, "CFGGuider", **work.texts, cfg=work.settings.cfg)
 
 
-@_kind("sampling", served=_always, weight=0.7)
+@kind("sampling", served=always, weight=0.7)
 def guider_basic(work: Workflow, values: Values) -> None:
-    _advanced(work, work.add("BasicGuider", model=work.model, conditioning=work.positive))
+    _guided(work, "BasicGuider", conditioning=work.positive)
 
 
-@_kind("sampling", lambda rng: {"style": rng.choice(["regular", "nested"])}, _always)
+@kind("sampling", lambda rng: {"style": rng.choice(["regular", "nested"])}, always)
 def guider_dual_cfg(work: Workflow, values: Values) -> None:
-    _advanced(
-        work,
-        work.add(
-            "DualCFGGuider",
-            model=work.model,
-            cond1=work.positive,
-            cond2=work.text("moon"),
-            negative=work.negative,
-            cfg_conds=work.settings.cfg,
-            cfg_cond2_negative=2.0,
-            **values,
-        ),
-    )
+    texts = {"cond1": work.positive, "cond2": work.text("moon"), "negative": work.negative}
+    _guided(work, "DualCFGGuider", **texts, cfg_conds=work.settings.cfg, cfg_cond2_negative=2.0, **values)
 
 
-@_kind("sampling", lambda rng: {"neg_scale": _between(rng, 0.5, 1.5)}, _always)
+@kind("sampling", lambda rng: {"neg_scale": between(rng, 0.5, 1.5)}, always)
 def guider_perp_neg(work: Workflow, values: Values) -> None:
-    _advanced(
-        work,
-        work.add(
-            "PerpNegGuider",
-            model=work.model,
-            positive=work.positive,
-            negative=work.negative,
-            empty_conditioning=work.text("empty"),
-            cfg=work.settings.cfg,
-            **values,
-        ),
-    )
+    empty = work.text("empty")
+    _guided(work, "PerpNegGuider", **work.texts, empty_conditioning=empty, cfg=work.settings.cfg, **values)
 
 
-@_kind("sampling", lambda rng: {"second": rng.choice(["plain", "compiled", "same"])})
+@kind("sampling", lambda rng: {"second": rng.choice(["plain", "compiled", "same"])})
 def guider_dual_model(work: Workflow, values: Values) -> None:
     """Two models: one for the text, another for the negative one."""
     second = work.model if values["second"] == "same" else work.second_model()
     if values["second"] == "compiled":
         second = work.compile_model(second)
-    _advanced(
-        work,
-        work.add(
-            "DualModelGuider",
-            model=work.model,
-            model_negative=second,
-            positive=work.positive,
-            negative=work.negative,
-            cfg=work.settings.cfg,
-        ),
-    )
+    _guided(work, "DualModelGuider", model_negative=second, **work.texts, cfg=work.settings.cfg)
 
 
-@_kind("sampling", served=_always, weight=0.7)
+@kind("sampling", served=always, weight=0.7)
 def sampler_custom(work: Workflow, values: Values) -> None:
     s = work.settings
-    work.latent = work.add(
-        "SamplerCustom", model=work.model, add_noise=True, noise_seed=s.noise, cfg=s.cfg, positive=work.positive,
-        negative=work.negative, sampler=work.add("KSamplerSelect", sampler_name=s.sampler),
-        sigmas=work.add("BasicScheduler", model=work.model, scheduler=s.scheduler, steps=s.steps, denoise=s.denoise),
-        latent_image=work.latent,
-    )  # fmt: skip
+    noise = {"add_noise": True, "noise_seed": s.noise, "cfg": s.cfg}
+    work.latent = work.add("SamplerCustom", model=work.model, **noise, **work.texts, **_sampler_and_steps(work))
 
 
-@_kind("sampling", served=_always, weight=1.5, family="sdxl")
+@kind("sampling", served=always, weight=1.5, family="sdxl")
 def refiner(work: Workflow, values: Values) -> None:
     """The last steps by the refiner."""
     s = work.settings
     model = work.add("CheckpointLoaderSimple", ckpt_name=checkpoint_file("refiner"))
     if s.compiles_model:
         model = work.compile_model(model)
-    common = {
-        "noise_seed": s.noise, "steps": s.steps + 1, "cfg": s.cfg, "sampler_name": s.sampler,
-        "scheduler": s.scheduler,
-    }  # fmt: skip
-    half = work.add(
-        "KSamplerAdvanced", model=work.model, add_noise="enable", positive=work.positive, negative=work.negative,
-        latent_image=work.latent, start_at_step=0, end_at_step=s.steps - 1, return_with_leftover_noise="enable",
-        **common,
-    )  # fmt: skip
-    work.latent = work.add(
-        "KSamplerAdvanced", model=model, add_noise="disable",
-        positive=work.text("lighthouse", s.positive_words, "refiner"),
-        negative=work.text("blurry", s.negative_words, "refiner"), latent_image=half,
-        start_at_step=s.steps - 1, end_at_step=10000, return_with_leftover_noise="disable", **common,
-    )  # fmt: skip
+    positive = work.text("lighthouse", s.positive_words, "refiner")
+    negative = work.text("blurry", s.negative_words, "refiner")
+    work.sample_in_turns(model, s.steps + 1, s.steps - 1, positive=positive, negative=negative)
 
 
 # A second pass and decoding -------------------------------------------------------------------------------------
 
 
-@_kind(
+@kind(
     "second pass",
     lambda rng: {
         "scale_by": rng.choice([1.25, 1.5, 1.7]),
         "upscale_method": rng.choice(["nearest-exact", "bislerp"]),
         "denoise": rng.choice([0.4, 0.6]),
     },
-    _always,
+    always,
     3,
 )
 def hires(work: Workflow, values: Values) -> None:
@@ -572,7 +439,7 @@ def hires(work: Workflow, values: Values) -> None:
     work.sample(denoise=values["denoise"], seed=work.settings.noise + 1)
 
 
-@_kind("second pass", lambda rng: {"denoise": rng.choice([0.4, 0.7])}, _always, 0.5)
+@kind("second pass", lambda rng: {"denoise": rng.choice([0.4, 0.7])}, always, 0.5)
 def decode_and_again(work: Workflow, values: Values) -> None:
     """To pixels and back, then sampling again, as upscalers for pixels are used."""
     pixels = work.add("VAEDecode", samples=work.latent, vae=work.vae)
@@ -580,14 +447,14 @@ def decode_and_again(work: Workflow, values: Values) -> None:
     work.sample(denoise=values["denoise"], seed=work.settings.noise + 1)
 
 
-@_kind("second pass", served=_always)
+@kind("second pass", served=always)
 def other_lora_after(work: Workflow, values: Values) -> None:
     """A second sampler on a sibling of the model, with a LoRA more."""
     lora(work, {"number": 1, "strength": 0.8})
     work.sample(denoise=0.6, seed=work.settings.noise + 1)
 
 
-@_kind("second pass", served=_always)
+@kind("second pass", served=always)
 def plain_sibling_after(work: Workflow, values: Values) -> None:
     """A second sampler on the model as it was loaded, which shares its module with the compiled one."""
     work.model = work.loaded
@@ -595,16 +462,14 @@ def plain_sibling_after(work: Workflow, values: Values) -> None:
     work.sample(denoise=0.6, seed=work.settings.noise + 1)
 
 
-@_kind("second pass", lambda rng: {"mode": "circular"}, weight=0.7, traces="stays")
+@kind("second pass", lambda rng: {"mode": "circular"}, weight=0.7, traces="stays")
 def seamless_later(work: Workflow, values: Values) -> None:
     """The module changes between two samplings."""
     work.model = work.add("OneGraphTestSeamless", model=work.model, after=work.latent, **values)
     work.sample(denoise=0.9, seed=work.settings.noise + 1)
 
 
-@_kind("decode", lambda rng: {"tile_size": rng.choice([64, 96, 128]), "overlap": rng.choice([0, 32])}, _overlaps, 3)
+@kind("decode", lambda rng: {"tile_size": rng.choice([64, 96, 128]), "overlap": rng.choice([0, 32])}, _overlaps, 3)
 def decode_tiled(work: Workflow, values: Values) -> None:
-    image = work.add(
-        "VAEDecodeTiled", samples=work.latent, vae=work.vae, temporal_size=64, temporal_overlap=8, **values
-    )
-    work.add("SaveImage", images=image, filename_prefix="fuzz")
+    sizes = {"temporal_size": 64, "temporal_overlap": 8, **values}
+    work.save_image(work.add("VAEDecodeTiled", samples=work.latent, vae=work.vae, **sizes))

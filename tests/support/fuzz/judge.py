@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import time
-import urllib.error
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
-import websocket
 from headless import server, workflows
 
+from ..scenes.bench import Bench, Ended
+from ..scenes.judge import MOST_OF_255, apart, since
+from ..scenes.kinds import KINDS
+from ..scenes.workflow import Case, Ingredient, plain, prompt_of
 from .cases import plainer, served
-from .ingredients import KINDS
-from .workflow import Case, Ingredient, plain, prompt_of
 
-TOLERANCE = 2  # of 255
 MOST_ATTEMPTS, MOST_SECONDS = 60, 420.0  # of shrinking one case
-_SETTLES = 0.4  # seconds until ComfyUI's worker has seen what POST /free asked for
 NO_REASON = "(no reason was given)"
 
 # A LoRA as weak as rounding, and how much more than that a compiled run may move an image that reacts to it.
@@ -63,65 +57,6 @@ class Verdict:
         return self.kind in FAILURES
 
 
-class Ended(RuntimeError):
-    """The server ended, or does not answer any more."""
-
-
-class Bench:
-    """A server that is started again when a case takes it down."""
-
-    def __init__(self, base: Path, comfyui: Path, env: Mapping[str, str]) -> None:
-        self._start = lambda: server.running(base, comfyui, env=env)
-        self._stack = contextlib.ExitStack()
-        self.starts = 0
-        self.server = self._started()
-
-    def _started(self) -> server.Server:
-        self.starts += 1
-        return self._stack.enter_context(self._start())
-
-    def restart(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.server.pid, signal.SIGKILL)
-        self.close()
-        self.server = self._started()
-
-    def close(self) -> None:
-        self._stack.close()
-
-    def free(self) -> None:
-        """Unload all models and forget all nodes' outputs."""
-        self.server.post("/free", {"unload_models": True, "free_memory": True})
-        time.sleep(_SETTLES)
-
-    def run(self, prompt: workflows.Prompt) -> server.Outcome:
-        """Run a prompt.
-
-        Raises:
-            Ended: the server is gone or hangs.
-            ValueError: ComfyUI does not take the prompt; with its message.
-        """
-        try:
-            return self.server.run(prompt)
-        except urllib.error.HTTPError as error:
-            raise ValueError(error.read().decode(errors="replace")) from error
-        except (OSError, websocket.WebSocketException) as error:
-            raise Ended(f"{type(error).__name__}: {error}") from error
-
-    def status(self) -> dict[str, Any]:
-        try:
-            return self.server.status()
-        except OSError as error:
-            raise Ended(f"{type(error).__name__}: {error}") from error
-
-
-def difference(a: server.Outcome, b: server.Outcome) -> int:
-    """The largest difference of two results' images, of 255; images of another shape or number differ by 255."""
-    if [x.shape for x in a.images] != [y.shape for y in b.images] or not a.images:
-        return 255
-    return max(int(abs(x.astype(int) - y).max()) for x, y in zip(a.images, b.images, strict=True))
-
-
 def judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflows.Prompt] = lambda p: p) -> Verdict:
     """Run a case both ways and compare.
 
@@ -157,8 +92,7 @@ def _judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflo
         if case.settings.order == "apart" or leaves_traces(case):
             bench.free()
         before, result, after = _counted(bench, prompt)
-    compiled = after["compiled_calls"] - before["compiled_calls"]
-    eager = after["eager_calls"] - before["eager_calls"]
+    compiled, eager = since(before, after)
     reasons = Counter(after["reasons"])
     reasons.subtract(before["reasons"])
     reasons = +reasons
@@ -172,16 +106,16 @@ def _judge(bench: Bench, case: Case, spoil: Callable[[workflows.Prompt], workflo
     if not all(statuses):
         message = f"plainly: {reference.error or 'no error'}; with the nodes: {result.error or 'no error'}"
         return {"kind": "plain error" if statuses[1] else "error", "message": message, **calls}
-    off = difference(reference, result)
+    off = apart(reference, result)
     flat = all(int(image.max()) == int(image.min()) for image in reference.images)
     measured = {"difference": off, "flat": flat, **calls}
-    if off > TOLERANCE:
+    if off > MOST_OF_255:
         bench.free()
-        again = difference(reference, bench.run(without))
-        if again > TOLERANCE:
+        again = apart(reference, bench.run(without))
+        if again > MOST_OF_255:
             return {"kind": "unsteady", "message": f"two plain runs differ by {again}", **measured}
         moved = _moves(bench, case, reference)
-        if moved > TOLERANCE and off <= MARGIN * moved:
+        if moved > MOST_OF_255 and off <= MARGIN * moved:
             message = f"off by {off}/255; weights changed by a rounding error move the plain image by {moved}/255"
             return {"kind": "chaotic", "message": message, **measured}
         return {"kind": "off", "message": f"off by {off}/255", **measured}
@@ -201,7 +135,7 @@ def _moves(bench: Bench, case: Case, reference: server.Outcome) -> int:
             bench.free()
         first = Ingredient("lora", {"number": 0, "strength": strength})
         result = bench.run(plain(prompt_of(replace(case, ingredients=(first, *case.ingredients)))))
-        moved.append(difference(reference, result) if result.status == "success" else 0)
+        moved.append(apart(reference, result) if result.status == "success" else 0)
     return max(moved)
 
 

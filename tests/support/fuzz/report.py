@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..scenes.workflow import Case, prompt_of
 from .judge import FAILURES, Kind, Verdict
-from .workflow import Case, prompt_of
 
 SILENT: tuple[Kind, ...] = ("discarded", "unsteady", "chaotic")  # cases without a verdict
 LEAST_COMPILED = 0.4  # of all calls; ingredients that no graph serves take part in about half of the cases

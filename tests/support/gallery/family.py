@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from ..dit_matrix.case import Promise
-from ..dit_matrix.judge import FURTHEST
-from ..dit_matrix.sampling import ROOT, Addition, Sampling, Texts
 from ..models.dits import Dit
+from ..scenes.judge import FURTHEST, Promise
+from ..scenes.sampling import ROOT, Addition, Sampling, Texts
 
 Sizes = tuple[int, ...]  # of a latent, without its batch
 # What a text's conditioning has besides: from the sizes of the latent with its batch, and the length of the text.

@@ -9,8 +9,8 @@ import torch
 from headless import models
 
 from ..dit_matrix import around, inside, steering, weights
-from ..dit_matrix.sampling import Sampling, node, settings
 from ..models.dits import _FLUX, DITS, WIDTH, Dit
+from ..scenes.sampling import Sampling, node, settings
 from .family import Family, Sizes
 from .nodes import (
     aura,

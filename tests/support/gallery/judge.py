@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
-from ..dit_matrix.judge import LEAST_EFFECT, MOST_APART, NODES, difference, distance
 from ..dit_matrix.weights import lora
 from ..models import dits
+from ..scenes.judge import LEAST_EFFECT, MOST_APART, difference, distance
+from ..scenes.nodes import SECOND, compiled
+from ..scenes.process import new_process
 from .family import Family, FamilySampling
 
 
@@ -142,15 +144,9 @@ class Gallery:
         self, name: str, family: Family, home: Path, phases: tuple[tuple[Run, ...], ...]
     ) -> tuple[list[Calls], list[tuple[Run, torch.Tensor]]]:
         """Sample with the model loaded anew and nothing in the process but what the folder of graphs has."""
-        from onegraph.graph_cache.store import Store
-        from onegraph.runtime.obtain import registry as registry_module
-        from onegraph.runtime.obtain.registry import Registry
-        from onegraph.runtime.policy import ANY_SPEED
-
-        registry = Registry(Store(home), policy=ANY_SPEED)
         calls: list[Calls] = []
         latents: list[tuple[Run, torch.Tensor]] = []
-        with registry_module.using(registry):
+        with new_process(home) as registry:
             model = compiled(dits.load(family.dit))
             for runs in phases:
                 before = _counted(registry)
@@ -167,13 +163,6 @@ class Gallery:
         path.write_text(json.dumps([*rows.values()], indent=1) + "\n")
 
 
-def compiled(model: Any, node: str = NODES[0]) -> Any:
-    """The MODEL as Compile Model hands it on."""
-    from onegraph.host.calls import model_hook
-
-    return model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), node)[0]
-
-
 def _sampled(name: str, family: Family, model: Any, run: Run, nodes: bool = False) -> torch.Tensor:
     """The latent. `nodes`: whether Compile Model is behind whatever loads a model."""
     sampling = FamilySampling(name, model, family=family, number=run.number)
@@ -185,7 +174,7 @@ def _sampled(name: str, family: Family, model: Any, run: Run, nodes: bool = Fals
         add(sampling)
     sampling.cfg = max(sampling.cfg, _GUIDED) if run.cfg and family.cfg else 1.0
     if nodes and sampling.second is not None:
-        sampling.second = compiled(sampling.second, NODES[1])
+        sampling.second = compiled(sampling.second, SECOND)
     return sampling.run()
 
 

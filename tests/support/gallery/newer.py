@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..dit_matrix import steering
-from ..dit_matrix.sampling import Sampling, node, result_of
 from ..models.dits import WIDTH, Dit
+from ..scenes.sampling import Sampling, node, result_of
 from .family import Family
 from .images import picture
 from .nodes import both, cfg_guider, clip_vision, concat, drawn, fixed, references, sd3, sparse_attention

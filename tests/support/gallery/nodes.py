@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..dit_matrix.sampling import Sampling, node, result_of
+from ..scenes.sampling import Sampling, guided, node, result_of
 from .family import Conds
 
 
@@ -27,17 +27,11 @@ cfg_norm = node("nodes_cfg", "CFGNorm", strength=1.0)
 differential = node("nodes_differential_diffusion", "DifferentialDiffusion")
 
 
-def cfg_guider(sampling: Sampling) -> None:
-    sampling.guider = lambda one: result_of(
-        "nodes_custom_sampler", "CFGGuider", model=one.model, positive=one.positive, negative=one.negative, cfg=one.cfg
-    )
-
-
-def dual_cfg_guider(sampling: Sampling) -> None:
-    sampling.guider = lambda one: result_of(
-        "nodes_custom_sampler", "DualCFGGuider", model=one.model, cond1=one.positive, cond2=one.negative,
-        negative=one.negative, cfg_conds=one.cfg, cfg_cond2_negative=2.0, style="regular",
-    )  # fmt: skip
+cfg_guider = guided("CFGGuider", lambda one: {**one.texts, "cfg": one.cfg})
+dual_cfg_guider = guided("DualCFGGuider", lambda one: {
+    "cond1": one.texts["positive"], "cond2": one.texts["negative"], "negative": one.texts["negative"],
+    "cfg_conds": one.cfg, "cfg_cond2_negative": 2.0, "style": "regular",
+})  # fmt: skip
 
 
 def ar_video(sampling: Sampling) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..dit_matrix.sampling import Sampling, node, result_of, settings
 from ..models.dits import WIDTH, Dit
+from ..scenes.sampling import Sampling, node, result_of, settings
 from .family import Conds, Family
 from .nodes import aura, drawn, sd3
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..dit_matrix import around, steering, weights
-from ..dit_matrix.sampling import Sampling, node, settings
 from ..models.dits import _MINIMAX, _WAN, DITS, WIDTH, Dit, _frequencies
+from ..scenes.sampling import Sampling, node, settings
 from .family import Conds, Family, Sizes
 from .images import KANDINSKY
 from .nodes import ar_video, both, cfg_guider, clip_vision, concat, drawn, fixed, pooled, references, sd3

@@ -3,3 +3,8 @@
 `case` says what a case is, `weights`, `patches`, `conditioning`, `sampling` and `series` hold the table of them,
 `parts` the wiring that random workflows do not have, `judge` runs a case and says what is wrong.
 """
+
+from .. import fuzz
+from . import parts
+
+__all__ = ["fuzz", "parts"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..fuzz import ingredients
-from ..fuzz.workflow import Case as Flow
-from ..fuzz.workflow import Ingredient, Settings
+from ..scenes.judge import Promise
+from ..scenes.kinds import KINDS
+from ..scenes.workflow import Case as Flow
+from ..scenes.workflow import Ingredient, Settings
 
-Promise = Literal["all", "some", "none"]
 Run = Flow | Literal["free"]
 FREE: Literal["free"] = "free"  # everything is unloaded, as by POST /free
 INDUCTOR, BOTH = ("inductor",), ("inductor", "oneflow")
@@ -65,10 +65,8 @@ def without(added: Flow) -> Flow:
 
 
 def part(name: str, **values: Any) -> Ingredient:
-    """Something to add, by its name in `fuzz.ingredients` or `parts`."""
-    from . import parts
-
-    assert name in ingredients.KINDS or name in parts.KINDS, name
+    """Something to add, by its name."""
+    assert name in KINDS, name
     return Ingredient(name, values)
 
 
@@ -77,13 +75,3 @@ def one(
 ) -> Case:
     """A case of one workflow."""
     return Case(name, group, (flow(*added, node=node, **(settings or {})),), **rest)
-
-
-def eager(*codes: str) -> dict[str, Any]:
-    """Promise no compiled call, and that the reasons have these codes."""
-    return {"promised": "none", "codes": codes}
-
-
-def partly(*codes: str) -> dict[str, Any]:
-    """Promise that some calls run compiled, and that the reasons for the others have these codes."""
-    return {"promised": "some", "codes": codes}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..fuzz.workflow import Ingredient
+from ..scenes.workflow import Ingredient
 from .case import Case, flow, one, part
 
 _CONTROL, _TEXTS, _INPAINT = "ControlNet", "Texts", "Inpainting and edits"
@@ -26,18 +26,8 @@ CASES: tuple[Case, ...] = (
     one(_CONTROL, "older node", part("controlnet_everywhere", strength=0.8)),
     one(_CONTROL, "on the positive text alone", part("controlnet_on_positive", strength=0.8)),
     one(_CONTROL, "with a LoRA", _net(), part("lora", number=0, strength=1.0), node=1),
-    one(
-        _CONTROL,
-        "another size and batch",
-        _net(),
-        settings={"width": 192, "height": 64, "batch": 3},
-    ),
-    Case(
-        "strength changed, then removed",
-        _CONTROL,
-        (flow(_net()), flow(_net(0.4)), flow()),
-        reports=_IGNORED,
-    ),
+    one(_CONTROL, "another size and batch", _net(), settings={"width": 192, "height": 64, "batch": 3}),
+    Case("strength changed, then removed", _CONTROL, (flow(_net()), flow(_net(0.4)), flow()), reports=_IGNORED),
     one(_CONTROL, "one, compiled itself", part("controlnet_compiled", strength=1.0)),
     one(_CONTROL, "union type set", part("controlnet_of_type", strength=1.0)),
     one(_CONTROL, "T2I adapter", part("t2i_adapter", strength=1.0), full=True),
@@ -53,21 +43,12 @@ CASES: tuple[Case, ...] = (
     one(_TEXTS, "in an area", part("area", left=0.25, top=0.0, width=0.5, height=1.0, strength=1.2)),
     one(_TEXTS, "in an area, percent", part("area_in_percent", left=0.5, top=0.0, width=0.5, height=1.0)),
     one(_TEXTS, "in a mask", part("mask", left=0.25, top=0.25, width=0.5, height=0.5, strength=1.5, bounds="default")),
-    one(
-        _TEXTS,
-        "in a mask's bounds, and by timestep",
-        part("mask", left=0.0, top=0.0, width=0.5, height=0.5, strength=1.5, bounds="mask bounds"),
-        part("timesteps", switch=0.5),
-    ),
+    one(_TEXTS, "in a mask's bounds, and by timestep", part("mask", left=0.0, top=0.0, width=0.5, height=0.5,
+        strength=1.5, bounds="mask bounds"), part("timesteps", switch=0.5)),
     one(_INPAINT, "noise mask", part("inpaint_noise_mask", **_HOLE)),
     one(_INPAINT, "VAE Encode for inpainting", part("inpaint_encode", **_HOLE)),
     one(_INPAINT, "InpaintModelConditioning", part("inpaint_conditioning", **_HOLE)),
-    one(
-        _INPAINT,
-        "inpainting model of nine channels",
-        part("inpaint_conditioning", **_HOLE),
-        settings={"family": "inpaint"},
-        changes=True,
-    ),
+    one(_INPAINT, "inpainting model of nine channels", part("inpaint_conditioning", **_HOLE),
+        settings={"family": "inpaint"}, changes=True),
     one(_INPAINT, "InstructPix2Pix, eight channels", part("instruct_pix2pix"), settings={"family": "ip2p"}, full=True),
-)
+)  # fmt: skip

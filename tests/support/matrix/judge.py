@@ -7,17 +7,16 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from headless import server, workflows
 
-from ..fuzz.judge import Bench
-from ..fuzz.workflow import Case as Flow
-from ..fuzz.workflow import plain, prompt_of
-from . import parts
+from ..scenes.bench import Bench
+from ..scenes.judge import MOST_OF_255, apart, broken, since
+from ..scenes.workflow import Case as Flow
+from ..scenes.workflow import plain, prompt_of
 from .case import FREE, Case, without
 
-MOST_APART, LEAST_EFFECT = 2, 20  # of 255
+LEAST_EFFECT = 20  # of 255
 _NODES = ("OneGraphCompileModel", "OneGraphCompileVAE", "OneGraphCompileControlNet")
 
 
@@ -49,20 +48,11 @@ def name_of(case: Case) -> str:
 
 def problems(case: Case, row: Row) -> Iterator[str]:
     """What is wrong with a row."""
-    if row.max_abs_diff_255 > MOST_APART:
+    if row.max_abs_diff_255 > MOST_OF_255:
         yield f"the images are {row.max_abs_diff_255}/255 apart"
     if row.effect_255 is not None and row.effect_255 <= LEAST_EFFECT:
         yield f"what the case adds changes the image by {row.effect_255}/255 only"
-    if sorted(case.codes) != row.reasons:
-        yield f"eager calls by {row.reasons}, expected {sorted(case.codes)}"
-    if case.promised != "none" and not row.compiled_calls:
-        yield "no call ran compiled"
-    if case.promised == "all" and row.eager_calls:
-        yield f"{row.eager_calls} calls ran eager"
-    if case.promised == "some" and not row.eager_calls:
-        yield "every call ran compiled"
-    if case.promised == "none" and row.compiled_calls:
-        yield f"{row.compiled_calls} calls ran compiled"
+    yield from broken(case.promised, case.codes, row.compiled_calls, row.eager_calls, row.reasons)
 
 
 class Matrix:
@@ -80,7 +70,7 @@ class Matrix:
     def run(self, case: Case, backend: str) -> Row:
         """Run a case; the row is kept."""
         before = self.bench.status()
-        apart = 0
+        furthest = 0
         plain_images: list[server.Outcome] = []
         for run in case.runs:
             if run == FREE:
@@ -88,9 +78,9 @@ class Matrix:
                 continue
             prompt = self.prompt(run, backend)
             plain_images.append(self._without(prompt))
-            apart = max(apart, difference(plain_images[-1], self._outcome(prompt)))
+            furthest = max(furthest, apart(plain_images[-1], self._outcome(prompt)))
         after = self.bench.status()
-        compiled, eager = (after[name] - before[name] for name in ("compiled_calls", "eager_calls"))
+        compiled, eager = since(before, after)
         codes = [code for code, calls in after["codes"].items() if calls > before["codes"].get(code, 0)]
         row = Row(
             case=name_of(case),
@@ -98,7 +88,7 @@ class Matrix:
             compiled_calls=compiled,
             eager_calls=eager,
             reasons=sorted(codes),
-            max_abs_diff_255=apart,
+            max_abs_diff_255=furthest,
             effect_255=self._effect(case, plain_images) if case.changes else None,
             compiled_promised=case.promised != "none",
         )
@@ -107,7 +97,7 @@ class Matrix:
 
     def prompt(self, flow: Flow, backend: str) -> workflows.Prompt:
         """A workflow with a backend; what has no graph runs eager."""
-        prompt = prompt_of(flow, parts.kinds())
+        prompt = prompt_of(flow)
         for class_type in _NODES:
             if workflows.nodes(prompt, class_type):
                 prompt = workflows.with_inputs(prompt, class_type, backend=backend, when_missing="eager")
@@ -129,24 +119,10 @@ class Matrix:
         """The least that one run differs from the one before, or the only one from what is without the addition."""
         if len(images) == 1:
             base = self._without(self.prompt(without(case.flows[0]), "off"))
-            return difference(base, images[0])
-        return min(difference(a, b) for a, b in itertools.pairwise(images))
+            return apart(base, images[0])
+        return min(apart(a, b) for a, b in itertools.pairwise(images))
 
     def write(self, path: Path) -> None:
         """Write the rows."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps([asdict(row) for row in self.rows], indent=1) + "\n")
-
-
-def _by_prefix(outcome: server.Outcome) -> list[Any]:
-    """The images by where they were saved, as nodes may run in another order; of one prefix in theirs."""
-    order = sorted(range(len(outcome.files)), key=lambda n: (outcome.files[n].partition("_")[0], n))
-    return [outcome.images[n] for n in order]
-
-
-def difference(a: server.Outcome, b: server.Outcome) -> int:
-    """The largest difference of two results' images, of 255; images of another shape or number differ by 255."""
-    first, second = _by_prefix(a), _by_prefix(b)
-    if [x.shape for x in first] != [y.shape for y in second] or not first:
-        return 255
-    return max(int(abs(x.astype(int) - y).max()) for x, y in zip(first, second, strict=True))

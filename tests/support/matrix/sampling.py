@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .case import BOTH, Case, eager, one, part, partly
+from ..scenes.judge import eager, partly
+from .case import BOTH, Case, one, part
 
 _SAMPLERS, _GUIDERS, _SIZES, _PASSES = "Samplers", "Guiders", "Sizes and batches", "Several passes"
 _UPSCALE = {"scale_by": 1.5, "upscale_method": "nearest-exact", "denoise": 0.6}
@@ -37,62 +38,24 @@ CASES: tuple[Case, ...] = (
     one(_SIZES, "batch of 2", settings={"batch": 2}, changes=False),
     one(_SIZES, "batch of 3", settings={"batch": 3}, changes=False),
     one(_SIZES, "batch of 9", settings={"batch": 9}, changes=False),
-    one(
-        _SIZES, "72x136", settings={"width": 72, "height": 136}, changes=False, reports=("onediff #857", "onediff #993")
-    ),
+    one(_SIZES, "72x136", settings={"width": 72, "height": 136}, changes=False, reports=("onediff #857",
+        "onediff #993")),
     one(_SIZES, "200x104 with 154 tokens", settings={"width": 200, "height": 104, "positive_words": 100}),
-    one(
-        _SIZES,
-        "48x64, below what the graph takes",
-        settings={"width": 48, "height": 64},
-        changes=False,
-        **eager("not_admitted"),
-    ),
+    one(_SIZES, "48x64, below what the graph takes", settings={"width": 48, "height": 64}, changes=False,
+        **eager("not_admitted")),
     one(_PASSES, "hires fix", part("hires", **_UPSCALE), changes=False, settings={"width": 96, "height": 96}),
-    one(
-        _PASSES,
-        "hires fix by pixels",
-        part("decode_and_again", denoise=0.7),
-        settings={"vae_node": "both"},
-        reports=("onediff #971",),
-    ),
-    one(
-        _PASSES,
-        "image to image",
-        part("img2img"),
-        settings={"denoise": 0.6, "vae_node": "both"},
-        changes=False,
-        reports=("onediff #971",),
-    ),
-    one(
-        _PASSES,
-        "image to image in tiles",
-        part("img2img_tiled", overlap=16),
-        settings={"denoise": 0.6, "vae_node": "both"},
-        changes=False,
-    ),
-    one(
-        _PASSES,
-        "decoded in tiles",
-        part("decode_tiled", tile_size=64, overlap=32),
-        settings={"vae_node": "decoder"},
-        changes=False,
-    ),
-    one(
-        _PASSES,
-        "base and refiner",
-        part("refiner"),
-        settings={"steps": 2, "noise": 11, "vae_node": "decoder"},
-        reports=("onediff #708",),
-    ),
+    one(_PASSES, "hires fix by pixels", part("decode_and_again", denoise=0.7), settings={"vae_node": "both"},
+        reports=("onediff #971",)),
+    one(_PASSES, "image to image", part("img2img"), settings={"denoise": 0.6, "vae_node": "both"}, changes=False,
+        reports=("onediff #971",)),
+    one(_PASSES, "image to image in tiles", part("img2img_tiled", overlap=16), settings={"denoise": 0.6,
+        "vae_node": "both"}, changes=False),
+    one(_PASSES, "decoded in tiles", part("decode_tiled", tile_size=64, overlap=32), settings={"vae_node": "decoder"},
+        changes=False),
+    one(_PASSES, "base and refiner", part("refiner"), settings={"steps": 2, "noise": 11, "vae_node": "decoder"},
+        reports=("onediff #708",)),
     one(_PASSES, "two checkpoints", part("second_checkpoint")),
     one(_PASSES, "with and without the node in one prompt", part("plain_branch"), changes=False),
-    one(
-        _PASSES,
-        "two VAEs",
-        part("decode_with_vaes"),
-        settings={"vae_node": "decoder"},
-        changes=False,
-        reports=("KJNodes: a second VAE is skipped",),
-    ),
-)
+    one(_PASSES, "two VAEs", part("decode_with_vaes"), settings={"vae_node": "decoder"}, changes=False,
+        reports=("KJNodes: a second VAE is skipped",)),
+)  # fmt: skip

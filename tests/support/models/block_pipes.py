@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .diffusers_blocks import CASES, WIDTH
+from .pipes import pipe_of
 
 CASE = CASES["QwenImageTransformer2DModel"]
 BLOCKS = 2
@@ -16,15 +17,8 @@ def qwen(seed: int = 0, transformer: Any = None) -> Any:
     """The pipeline. Prompts are given as embeddings and images taken as latents."""
     from diffusers import FlowMatchEulerDiscreteScheduler, QwenImagePipeline
 
-    pipe = QwenImagePipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(),
-        vae=None,
-        text_encoder=None,
-        tokenizer=None,
-        transformer=transformer or CASE.model(seed),
-    )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    steps = FlowMatchEulerDiscreteScheduler()
+    return pipe_of(QwenImagePipeline, scheduler=steps, transformer=transformer or CASE.model(seed))
 
 
 def arguments() -> dict[str, Any]:
@@ -57,8 +51,3 @@ def add_lora(pipe: Any, **config: Any) -> None:
     layers = ["to_q", "to_v", "add_k_proj"]
     made = LoraConfig(r=4, lora_alpha=8, target_modules=layers, init_lora_weights=False, **config)
     pipe.transformer.add_adapter(made, "style")
-
-
-def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Relative L2."""
-    return float((found - wanted).norm() / wanted.norm())

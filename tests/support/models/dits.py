@@ -225,36 +225,10 @@ def load(
 
 
 def sample(
-    model: Any,
-    name: str,
-    height: int = 16,
-    width: int = 24,
-    *,
-    batch: int = 1,
-    tokens: int = 9,
-    steps: int = 2,
-    cfg: float = 1.0,
-    seed: int = 3,
+    model: Any, name: str, height: int = 16, width: int = 24, *, tokens: int = 9, cfg: float = 1.0, **given: Any
 ) -> torch.Tensor:
     """Latents from ComfyUI's own sampling; sizes in their units. Several latents come one after the other."""
-    import comfy.nested_tensor
-    import comfy.sample
+    from ..scenes.sampling import Sampling
 
-    dit = DITS[name]
-
-    def text(number: int, length: int) -> list[Any]:
-        generator = torch.Generator().manual_seed(number + length)
-        more = {"control": control, "control_apply_to_uncond": True} if control is not None else {}
-        return [[_tensor(generator, 1, length, dit.width), {**dit.conds(generator, (batch, height, width)), **more}]]
-
-    latent = torch.zeros(batch, *dit.latent, height, width)
-    if dit.audio:
-        latent = comfy.nested_tensor.NestedTensor([latent, torch.zeros(batch, *dit.audio)])
-    with torch.inference_mode():
-        noise = comfy.sample.prepare_noise(latent, seed)
-        found = comfy.sample.sample(
-            model, noise, steps, cfg, "euler", "simple", text(1, tokens), text(2, tokens + 4), latent, seed=seed,
-            disable_pbar=True,
-        )  # fmt: skip
-    parts = found.unbind() if dit.audio else [found]
-    return torch.cat([part.flatten() for part in parts])
+    lengths = (tokens, tokens + 4)
+    return Sampling(name, model, height=height, width=width, tokens=lengths, cfg=cfg, **given).run()

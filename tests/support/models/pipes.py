@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,11 @@ def scheduler() -> Any:
     )
 
 
-def _silent(pipe: Any) -> Any:
+def pipe_of(cls: Any, **parts: Any) -> Any:
+    """A pipeline of these parts, without others that its class names and without a bar of its progress."""
+    named = inspect.signature(cls.__init__).parameters.values()
+    needed = [one.name for one in named if one.default is one.empty and one.name != "self"]
+    pipe = cls(**{**dict.fromkeys(needed), **parts})
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
@@ -123,9 +128,8 @@ def sd(seed: int = 0, **parts: Any) -> Any:
     """A StableDiffusionPipeline. It has no tokenizer: prompts are given as embeddings, see `embeddings`."""
     from diffusers import StableDiffusionPipeline
 
-    given = {"unet": unet(seed), "vae": vae(seed), "scheduler": scheduler(), "text_encoder": None, "tokenizer": None}
-    absent = {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
-    return _silent(StableDiffusionPipeline(**{**given, **absent, **parts}))
+    given = {"unet": unet(seed), "vae": vae(seed), "scheduler": scheduler(), **parts}
+    return pipe_of(StableDiffusionPipeline, **given, requires_safety_checker=False)
 
 
 def sdxl(seed: int = 0, **parts: Any) -> Any:
@@ -133,15 +137,8 @@ def sdxl(seed: int = 0, **parts: Any) -> Any:
     from diffusers import StableDiffusionXLPipeline
 
     given = {"unet": unet(seed, xl=True), "vae": vae(seed), "scheduler": scheduler(), **parts}
-    pipe = StableDiffusionXLPipeline(
-        **given,
-        text_encoder=None,
-        tokenizer=None,
-        text_encoder_2=text_encoder(seed, projected=True),
-        tokenizer_2=None,
-        add_watermarker=False,
-    )
-    return _silent(pipe)
+    pooled = text_encoder(seed, projected=True)
+    return pipe_of(StableDiffusionXLPipeline, **given, text_encoder_2=pooled, add_watermarker=False)
 
 
 def video(seed: int = 0) -> Any:
@@ -180,47 +177,41 @@ def video(seed: int = 0) -> Any:
         intermediate_size=37,
         patch_size=32,
     )
-    pipe = StableVideoDiffusionPipeline(
+    return pipe_of(
+        StableVideoDiffusionPipeline,
         unet=made.eval(),
         vae=decoding.eval(),
         image_encoder=CLIPVisionModelWithProjection(vision).eval(),
         feature_extractor=CLIPImageProcessor(crop_size=224, size=224),
         scheduler=EulerDiscreteScheduler(prediction_type="v_prediction", timestep_type="continuous", sigma_max=80),
     )
-    return _silent(pipe)
-
-
-def _embedded(kind: Any, transformer: Any, seed: int, encoders: int) -> Any:
-    """A pipeline with the VAE of `vae` and none of its text encoders: prompts are given as embeddings."""
-    from diffusers import FlowMatchEulerDiscreteScheduler
-
-    numbers = ("", "_2", "_3")[:encoders]
-    absent = {f"{part}{number}": None for part in ("text_encoder", "tokenizer") for number in numbers}
-    given = {"transformer": transformer.eval(), "vae": vae(seed, shift_factor=0.0)}
-    return _silent(kind(**given, scheduler=FlowMatchEulerDiscreteScheduler(), **absent))
 
 
 def flux(seed: int = 0, **config: Any) -> Any:
-    """A FluxPipeline of two double and two single blocks."""
-    from diffusers import FluxPipeline, FluxTransformer2DModel
+    """A FluxPipeline of two double and two single blocks, with the VAE of `vae`. Prompts are given as embeddings."""
+    from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
 
+    decoding = vae(seed, shift_factor=0.0)
     torch.manual_seed(seed)
     blocks = {"num_layers": 2, "num_single_layers": 2, "attention_head_dim": 16, "num_attention_heads": 2}
     widths = {"in_channels": 16, "joint_attention_dim": 32, "pooled_projection_dim": 32, "axes_dims_rope": (4, 4, 8)}
     made = FluxTransformer2DModel(**{**blocks, **widths, "guidance_embeds": True, **config})
-    return _embedded(FluxPipeline, made, seed, encoders=2)
+    steps = FlowMatchEulerDiscreteScheduler()
+    return pipe_of(FluxPipeline, scheduler=steps, vae=decoding, transformer=made.eval())
 
 
 def sd3(seed: int = 0, **config: Any) -> Any:
-    """A StableDiffusion3Pipeline of three blocks."""
-    from diffusers import SD3Transformer2DModel, StableDiffusion3Pipeline
+    """A StableDiffusion3Pipeline of three blocks, with the VAE of `vae`. Prompts are given as embeddings."""
+    from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
 
+    decoding = vae(seed, shift_factor=0.0)
     torch.manual_seed(seed)
     blocks = {"num_layers": 3, "attention_head_dim": 8, "num_attention_heads": 4, "caption_projection_dim": 32}
     widths = {"in_channels": 4, "out_channels": 4, "joint_attention_dim": 32, "pooled_projection_dim": 32}
     sizes = {"patch_size": 2, "sample_size": 16, "pos_embed_max_size": 24}
     made = SD3Transformer2DModel(**{**blocks, **widths, **sizes, **config})
-    return _embedded(StableDiffusion3Pipeline, made, seed, encoders=3)
+    steps = FlowMatchEulerDiscreteScheduler()
+    return pipe_of(StableDiffusion3Pipeline, scheduler=steps, vae=decoding, transformer=made.eval())
 
 
 def controlnet(pipe: Any, count: int = 1) -> Any:
@@ -237,11 +228,8 @@ def controlnet(pipe: Any, count: int = 1) -> Any:
     parts = {name: part for name, part in pipe.components.items() if name not in ("feature_extractor", "image_encoder")}
     steering = made[0] if count == 1 else made
     if pipe.unet.config.addition_embed_type == "text_time":
-        result = StableDiffusionXLControlNetPipeline(**parts, controlnet=steering, add_watermarker=False)
-    else:
-        none = {"feature_extractor": None, "requires_safety_checker": False}
-        result = StableDiffusionControlNetPipeline(**parts, controlnet=steering, **none)
-    return _silent(result)
+        return pipe_of(StableDiffusionXLControlNetPipeline, **parts, controlnet=steering, add_watermarker=False)
+    return pipe_of(StableDiffusionControlNetPipeline, **parts, controlnet=steering, requires_safety_checker=False)
 
 
 def embeddings(pipe: Any, seed: int = 0, tokens: int = 77) -> dict[str, torch.Tensor]:
@@ -288,5 +276,9 @@ def tokenizer() -> Any:
 
 def model_folder(folder: Path) -> Path:
     """A model on the disk, as `save_pretrained` writes it, that takes prompts as text."""
-    sd(text_encoder=text_encoder(), tokenizer=tokenizer()).save_pretrained(folder)
+    from diffusers import StableDiffusionPipeline
+
+    texts = {"text_encoder": text_encoder(), "tokenizer": tokenizer()}
+    parts = {"unet": unet(), "vae": vae(), "scheduler": scheduler(), **texts}
+    pipe_of(StableDiffusionPipeline, **parts, requires_safety_checker=False).save_pretrained(folder)
     return folder

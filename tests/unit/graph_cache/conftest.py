@@ -42,11 +42,6 @@ def reachable(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "home")
-
-
-@pytest.fixture
 def models(tmp_path: Path) -> Path:
     """The folder of checkpoints."""
     folder = tmp_path / "models"

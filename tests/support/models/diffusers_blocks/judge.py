@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...scenes.judge import distance
 from .case import FIRST, OTHERS, Case, Sizes, result_of
 
 
@@ -44,7 +45,7 @@ def judged(case: Case, sizes: Sequence[Sizes] = (FIRST, *OTHERS), device: str = 
         for one in sizes:
             arguments = moved(case.arguments(one), device)
             found, wanted = result_of(compiled(**arguments)), result_of(plain(**arguments))
-            worst = max(worst, float((found - wanted).norm() / wanted.norm()))
+            worst = max(worst, distance(found, wanted))
     (report,) = compiled.onegraph.report().components
     eager = Counter(report.blocks["eager_codes"]) - Counter(first["eager_codes"])
     calls = report.blocks["calls"] - first["calls"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,12 +31,6 @@ attend = torch.nn.functional.scaled_dot_product_attention
 
 def options() -> dict[str, Any]:
     return {"sigmas": torch.ones(3)}
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def recorded(model: toy_blocks.Model, indexed: bool = False) -> Recording:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from support.models import toy
+from support.store import world
 
 from onegraph.backends.base import AVAILABLE
 from onegraph.common.errors import ChildDiedError, CompileError
@@ -33,27 +34,17 @@ from onegraph.runtime.request import Request
 INPUTS = (torch.zeros(2, 4, 8, 8), torch.zeros(2, 5, 8))
 
 
-class Runner:
-    """Computes with the module itself."""
-
-    reads_in_place = True
-    cuda_graphs = None
-    held_bytes = 0
+class Runner(world.Runner):
+    """Computes with the module itself, or takes its process down."""
 
     def __init__(self, module: torch.nn.Module, *, deadly: bool = False) -> None:
-        self._module, self._deadly = module, deadly
-
-    def bind(self, tensors: object) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+        super().__init__(module)
+        self._deadly = deadly
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
         if self._deadly:
             os._exit(1)
-        result: torch.Tensor = self._module(*inputs)
-        return result
+        return super().__call__(*inputs)
 
 
 class Life:

@@ -1,4 +1,4 @@
-"""Where code of other packs runs between two calls of a sampling: each place makes an edit after the first call."""
+"""Where code of other packs runs in a sampling: each place makes an edit between two of its calls."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 Act = Callable[[], None]
+Undo = Callable[[], Any]
 
 
 @dataclass
-class Sampling:
-    """One sampling as a node sets it up.
+class GuidedSampling:
+    """One sampling by a guider, as a node sets it up.
 
     Attributes:
         patcher: a clone of the MODEL.
@@ -34,7 +36,7 @@ class Sampling:
     callback: Any = None
     guider: Any = None
     options: dict[str, Any] = field(default_factory=dict)
-    undo: list[Callable[[], Any]] = field(default_factory=list)
+    undo: list[Undo] = field(default_factory=list)
 
     def run(self) -> torch.Tensor:
         """The latents."""
@@ -65,7 +67,7 @@ class Sampling:
         return result
 
 
-Place = Callable[[Sampling, Act], None]
+Place = Callable[..., None]  # (sampling, act, at=2) acts before the call of that number, or after the one before it
 
 
 def once(act: Act, at: int = 1) -> Callable[..., Any]:
@@ -79,6 +81,35 @@ def once(act: Act, at: int = 1) -> Callable[..., Any]:
         return args[0]["denoised"] if args and isinstance(args[0], dict) and "denoised" in args[0] else None
 
     return function
+
+
+def hook(undo: list[Undo], module: torch.nn.Module, act: Act, at: int) -> None:
+    """A hook before a module's calls."""
+    undo.append(module.register_forward_pre_hook(once(act, at)).remove)
+
+
+def around(undo: list[Undo], owner: Any, name: str, act: Act, at: int) -> None:
+    """A function in the place of another one, which it calls, as PuLID does."""
+    changed, own = once(act, at), getattr(owner, name)
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        changed()
+        return own(*args, **kwargs)
+
+    patching = patch.object(owner, name, function)
+    patching.start()
+    undo.append(patching.stop)
+
+
+def in_thread(act: Act) -> Act:
+    """The same in another thread, for which this one waits."""
+
+    def acting() -> None:
+        thread = threading.Thread(target=act)
+        thread.start()
+        thread.join()
+
+    return acting
 
 
 def library_function(
@@ -95,8 +126,8 @@ def library_function(
 # Places that the pack knows for code of others --------------------------------------------------------------------
 
 
-def function_wrapper(sampling: Sampling, act: Act) -> None:
-    changed = once(act, at=2)
+def function_wrapper(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
+    changed = once(act, at)
 
     def wrapper(apply_model: Any, arguments: dict[str, Any]) -> Any:
         changed()
@@ -105,15 +136,15 @@ def function_wrapper(sampling: Sampling, act: Act) -> None:
     sampling.patcher.set_model_unet_function_wrapper(wrapper)
 
 
-def callback(sampling: Sampling, act: Act) -> None:
-    sampling.callback = once(act)
+def callback(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
+    sampling.callback = once(act, at - 1)
 
 
-def post_cfg(sampling: Sampling, act: Act) -> None:
-    sampling.patcher.set_model_sampler_post_cfg_function(once(act))
+def post_cfg(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
+    sampling.patcher.set_model_sampler_post_cfg_function(once(act, at - 1))
 
 
-def sampler_function(sampling: Sampling, act: Act) -> None:
+def sampler_function(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     import comfy.k_diffusion.sampling
     import comfy.samplers
 
@@ -125,10 +156,10 @@ def sampler_function(sampling: Sampling, act: Act) -> None:
     sampling.sampler = comfy.samplers.KSAMPLER(sample)
 
 
-def predict_noise(sampling: Sampling, act: Act) -> None:
+def predict_noise(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     import comfy.samplers
 
-    changed = once(act)
+    changed = once(act, at - 1)
 
     class Guider(comfy.samplers.CFGGuider):  # type: ignore[misc]
         def predict_noise(self, *args: Any, **kwargs: Any) -> Any:
@@ -139,38 +170,41 @@ def predict_noise(sampling: Sampling, act: Act) -> None:
     sampling.guider = Guider
 
 
-def model_wrapper(sampling: Sampling, act: Act) -> None:
-    from comfy.patcher_extension import WrappersMP
+def wrapper_of(kind: str) -> Place:
+    """The host's own way to wrap calls of the model or of its module."""
 
-    changed = once(act, at=2)
+    def place(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
+        changed = once(act, at)
 
-    def wrapper(executor: Any, *args: Any, **kwargs: Any) -> Any:
-        changed()
-        return executor(*args, **kwargs)
+        def wrapper(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            changed()
+            return executor(*args, **kwargs)
 
-    sampling.patcher.add_wrapper_with_key(WrappersMP.APPLY_MODEL, "a pack", wrapper)
+        sampling.patcher.add_wrapper_with_key(kind, "a pack", wrapper)
+
+    return place
 
 
 # Places where it was not known -----------------------------------------------------------------------------------
 
 
-def no_grad_callback(sampling: Sampling, act: Act) -> None:
-    sampling.callback = torch.no_grad()(once(act))
+def no_grad_callback(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
+    sampling.callback = torch.no_grad()(once(act, at - 1))
 
 
-def inference_mode_callback(sampling: Sampling, act: Act) -> None:
-    sampling.callback = torch.inference_mode()(once(act))
+def inference_mode_callback(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
+    sampling.callback = torch.inference_mode()(once(act, at - 1))
 
 
-def no_grad_post_cfg(sampling: Sampling, act: Act) -> None:
-    sampling.patcher.set_model_sampler_post_cfg_function(torch.no_grad()(once(act)))
+def no_grad_post_cfg(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
+    sampling.patcher.set_model_sampler_post_cfg_function(torch.no_grad()(once(act, at - 1)))
 
 
-def guiders_post_cfg(sampling: Sampling, act: Act) -> None:
-    sampling.options["sampler_post_cfg_function"] = [once(act)]
+def guiders_post_cfg(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
+    sampling.options["sampler_post_cfg_function"] = [once(act, at - 1)]
 
 
-def inner_sample(sampling: Sampling, act: Act) -> None:
+def inner_sample(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     """A guider of two stages."""
     import comfy.samplers
 
@@ -188,8 +222,8 @@ def inner_sample(sampling: Sampling, act: Act) -> None:
     sampling.guider = Guider
 
 
-def prepare_state(sampling: Sampling, act: Act) -> None:
-    changed = once(act, at=2)
+def prepare_state(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
+    changed = once(act, at)
     base: Any = type(sampling.patcher)
 
     class Patcher(base):  # type: ignore[misc]
@@ -200,17 +234,17 @@ def prepare_state(sampling: Sampling, act: Act) -> None:
     sampling.patcher.__class__ = Patcher
 
 
-def no_grad_prepare_state_callback(sampling: Sampling, act: Act) -> None:
+def no_grad_prepare_state_callback(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     from comfy.patcher_extension import CallbacksMP
 
-    sampling.patcher.add_callback_with_key(CallbacksMP.ON_PREPARE_STATE, "a pack", torch.no_grad()(once(act, at=2)))
+    sampling.patcher.add_callback_with_key(CallbacksMP.ON_PREPARE_STATE, "a pack", torch.no_grad()(once(act, at)))
 
 
-def previewer(sampling: Sampling, act: Act) -> None:
+def previewer(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     """The host's own callback asks a previewer that a pack put in place."""
     import latent_preview
 
-    changed = once(act)
+    changed = once(act, at - 1)
 
     class Previewer:
         def decode_latent_to_preview_image(self, preview_format: str, x0: Any) -> Any:
@@ -224,10 +258,10 @@ def previewer(sampling: Sampling, act: Act) -> None:
         latent_preview.get_previewer = before
 
 
-def model_sampling(sampling: Sampling, act: Act) -> None:
+def model_sampling(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     """A pack's own noise schedule, put on as nodes such as ModelSamplingDiscrete do."""
     original = sampling.patcher.get_model_object("model_sampling")
-    changed = once(act)
+    changed = once(act, at - 1)
 
     class Schedule(type(original)):  # type: ignore[misc]
         def calculate_denoised(self, *args: Any, **kwargs: Any) -> Any:
@@ -243,19 +277,13 @@ def model_sampling(sampling: Sampling, act: Act) -> None:
 # Places where nobody can know ------------------------------------------------------------------------------------
 
 
-def library_callback(sampling: Sampling, act: Act) -> None:
+def library_callback(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     sampling.callback = library_function(act)
 
 
-def another_thread(sampling: Sampling, act: Act) -> None:
+def another_thread(sampling: GuidedSampling, act: Act, at: int = 2) -> None:
     """A thread that the pack started earlier, e.g. a server's, at a moment that nothing in the sampling tells of."""
-
-    def in_thread() -> None:
-        thread = threading.Thread(target=act)
-        thread.start()
-        thread.join()
-
-    sampling.callback = library_function(in_thread)
+    sampling.callback = library_function(in_thread(act))
 
 
 KNOWN: dict[str, Place] = {
@@ -264,7 +292,7 @@ KNOWN: dict[str, Place] = {
     "post-CFG function": post_cfg,
     "sampler": sampler_function,
     "guider's predict_noise": predict_noise,
-    "apply_model wrapper": model_wrapper,
+    "apply_model wrapper": wrapper_of("apply_model"),
 }
 UNKNOWN: dict[str, Place] = {
     "callback under no_grad": no_grad_callback,

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from headless import workflows
-
-if TYPE_CHECKING:
-    from .ingredients import Kind
 
 Family = Literal["sdxl", "sd15", "inpaint", "ip2p", "flux", "z-image", "qwen-image", "wan 2.1 t2v"]
 FAMILIES: tuple[Family, ...] = ("sdxl", "sd15")  # of random workflows
@@ -175,19 +172,48 @@ class Workflow:
         """The MODEL of another checkpoint of the same architecture."""
         return self.add("CheckpointLoaderSimple", ckpt_name=checkpoint_file(f"{self.settings.family}_second"))
 
+    def controlnet(self) -> Link:
+        """The family's ControlNet."""
+        return self.add("ControlNetLoader", control_net_name=controlnet_file(self.settings.family))
+
+    def steer(self, net: Link, **values: Any) -> None:
+        """Have a ControlNet steer both texts, by a picture."""
+        whole = {"start_percent": 0.0, "end_percent": 1.0, **values}
+        applied = self.add("ControlNetApplyAdvanced", **self.texts, control_net=net, image=self.image(7), **whole)
+        self.positive, self.negative = applied, output(applied, 1)
+
+    @property
+    def texts(self) -> dict[str, Link]:
+        """Both texts, as nodes take them."""
+        return {"positive": self.positive, "negative": self.negative}
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        """What samplers' nodes take, but for what they call the seed."""
+        s = self.settings
+        of_case = {"steps": s.steps, "cfg": s.cfg, "sampler_name": s.sampler, "scheduler": s.scheduler}
+        return {"model": self.model, "latent_image": self.latent, **self.texts, **of_case}
+
     def save(self, latent: Link) -> None:
         """Decode and save."""
-        self.add("SaveImage", images=self.add("VAEDecode", samples=latent, vae=self.vae), filename_prefix="fuzz")
+        self.save_image(self.add("VAEDecode", samples=latent, vae=self.vae))
+
+    def save_image(self, image: Link, prefix: str = "fuzz") -> None:
+        self.add("SaveImage", images=image, filename_prefix=prefix)
 
     def sample(self, **changes: Any) -> None:
         """KSampler with the case's settings."""
         s = self.settings
-        inputs = {
-            "model": self.model, "seed": s.noise, "steps": s.steps, "cfg": s.cfg, "sampler_name": s.sampler,
-            "scheduler": s.scheduler, "positive": self.positive, "negative": self.negative,
-            "latent_image": self.latent, "denoise": s.denoise, **changes,
-        }  # fmt: skip
-        self.latent = self.add("KSampler", **inputs)
+        self.latent = self.add("KSampler", **{"seed": s.noise, "denoise": s.denoise, **self._given, **changes})
+
+    def sample_in_turns(self, second: Link, steps: int, at: int, **texts: Link) -> None:
+        """The first steps by the model, those from `at` on by a second one, which may take other texts."""
+        given = {**self._given, "steps": steps, "noise_seed": self.settings.noise}
+        first = {"add_noise": "enable", "return_with_leftover_noise": "enable", "start_at_step": 0, "end_at_step": at}
+        half = self.add("KSamplerAdvanced", **given, **first)
+        rest = {"add_noise": "disable", "return_with_leftover_noise": "disable", "start_at_step": at}
+        more = {"end_at_step": 10000, "model": second, "latent_image": half, **texts}
+        self.latent = self.add("KSamplerAdvanced", **{**given, **rest, **more})
 
 
 class TransformerWorkflow(Workflow):
@@ -218,8 +244,7 @@ class TransformerWorkflow(Workflow):
         return self.add("OneGraphTestLoadTransformer", family=self.settings.family, seed=9)
 
     def save(self, latent: Link) -> None:
-        image = self.add("OneGraphTestTransformerDecode", samples=latent)
-        self.add("SaveImage", images=image, filename_prefix="fuzz")
+        self.save_image(self.add("OneGraphTestTransformerDecode", samples=latent))
 
 
 def output(link: Link, number: int) -> Link:
@@ -227,16 +252,11 @@ def output(link: Link, number: int) -> Link:
     return [link[0], number]
 
 
-def prompt_of(case: Case, kinds: Mapping[str, Kind] | None = None) -> workflows.Prompt:
-    """The case's API prompt, with OneGraph's nodes.
+def prompt_of(case: Case) -> workflows.Prompt:
+    """The case's API prompt, with OneGraph's nodes."""
+    from .kinds import KINDS  # which knows what a workflow is
 
-    Args:
-        kinds: of ingredients, by name; those of random workflows when left out.
-    """
-    from .transformers import KINDS  # theirs and all others
-
-    known = KINDS if kinds is None else kinds
-    chosen = [(known[i.kind], i.values) for i in case.ingredients]
+    chosen = [(KINDS[i.kind], i.values) for i in case.ingredients]
     made = TransformerWorkflow if case.settings.family in TRANSFORMERS else Workflow
     work = made(case.settings, "eager" if any(kind.traces == "stays" for kind, _ in chosen) else "wait")
     patches = [(kind, values) for kind, values in chosen if kind.stage == "model"]
@@ -246,23 +266,13 @@ def prompt_of(case: Case, kinds: Mapping[str, Kind] | None = None) -> workflows.
         if number < len(patches):
             kind, values = patches[number]
             kind.wire(work, values)
-    for stage in ("conditioning", "latent"):
-        for kind, values in chosen:
-            if kind.stage == stage:
-                kind.wire(work, values)
-    sampling = [(kind, values) for kind, values in chosen if kind.stage == "sampling"]
-    for kind, values in sampling:
-        kind.wire(work, values)
-    if not sampling:
-        work.sample()
-    for kind, values in chosen:
-        if kind.stage == "second pass":
+    usual = {"sampling": work.sample, "decode": lambda: work.save(work.latent)}
+    for stage in ("conditioning", "latent", "sampling", "second pass", "decode"):
+        of_stage = [(kind, values) for kind, values in chosen if kind.stage == stage]
+        for kind, values in of_stage:
             kind.wire(work, values)
-    decode = [(kind, values) for kind, values in chosen if kind.stage == "decode"]
-    for kind, values in decode:
-        kind.wire(work, values)
-    if not decode:
-        work.save(work.latent)
+        if not of_stage and stage in usual:
+            usual[stage]()
     return work.prompt
 
 

@@ -26,6 +26,7 @@ class Sampling:
         second: the MODEL that takes the steps from the middle on, where there are two.
         guider: makes the guider, where it is not the usual one.
         mask: of what is sampled anew [B, ..., H, W], or None.
+        texts: both, as a guider's node takes them.
         undo: called when the sampling is over.
     """
 
@@ -46,6 +47,7 @@ class Sampling:
     guider: Callable[[Sampling], Any] | None = None
     mask: torch.Tensor | None = None
     latent_filled: bool = False
+    texts: dict[str, Texts] = field(default_factory=dict)
     undo: list[Callable[[], Any]] = field(default_factory=list)
     adding: list[Callable[[Texts], Texts]] = field(default_factory=list)  # to the positive text
 
@@ -63,7 +65,8 @@ class Sampling:
         """What encoding a prompt gives, with all that the family's conditioning has besides."""
         generator = torch.Generator().manual_seed(number + length)
         features = torch.randn(1, length, self.dit.width, generator=generator)
-        return [[features, {**self.dit.conds(generator, (self.batch, self.height, self.width))}]]
+        control = {"control": dits.control, "control_apply_to_uncond": True} if dits.control is not None else {}
+        return [[features, {**self.dit.conds(generator, (self.batch, self.height, self.width)), **control}]]
 
     def latent(self) -> torch.Tensor:
         """An empty latent, or one of a picture, without what a family has of audio."""
@@ -89,9 +92,13 @@ class Sampling:
         positive, negative = self.text(1, self.tokens[0]), self.text(2, self.tokens[1])
         for add in self.adding:
             positive = add(positive)
-        with torch.inference_mode():
-            noise = comfy.sample.prepare_noise(latent, self.seed)
-            found = self._sampled(noise, latent, positive, negative, mask)
+        try:
+            with torch.inference_mode():
+                noise = comfy.sample.prepare_noise(latent, self.seed)
+                found = self._sampled(noise, latent, positive, negative, mask)
+        finally:
+            for undo in reversed(self.undo):
+                undo()
         parts = found.unbind() if self.audio else [found]
         return torch.cat([part.flatten() for part in parts])
 
@@ -100,7 +107,7 @@ class Sampling:
         import comfy.samplers
 
         if self.guider is not None:
-            self.positive, self.negative = positive, negative
+            self.texts = {"positive": positive, "negative": negative}
             guider = self.guider(self)
             sigmas = comfy.samplers.calculate_sigmas(
                 self.model.get_model_object("model_sampling"), self.scheduler, self.steps
@@ -130,6 +137,16 @@ def settings(**values: Any) -> Addition:
     def add(sampling: Sampling) -> None:
         for name, value in values.items():
             setattr(sampling, name, value)
+
+    return add
+
+
+def several(*additions: Addition) -> Addition:
+    """All of these, in their order."""
+
+    def add(sampling: Sampling) -> None:
+        for one in additions:
+            one(sampling)
 
     return add
 
@@ -168,3 +185,8 @@ def patched(change: Callable[[Any], None]) -> Addition:
         change(sampling.model)
 
     return add
+
+
+def guided(name: str, given: Callable[[Sampling], dict[str, Any]], module: str = "nodes_custom_sampler") -> Addition:
+    """A guider of the host, which is `given` more than the MODEL."""
+    return settings(guider=lambda sampling: result_of(module, name, model=sampling.model, **given(sampling)))
