@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .errors import LoadError
+from .replaced import replaced
 
 OLDEST_TORCH = (2, 8)
 COMPILED_CALL = "_compiled_call_impl"  # attribute of a module after `module.compile()`
@@ -97,22 +98,16 @@ def without_stack_traces() -> Iterator[None]:
     """
     config: Any = importlib.import_module("torch.fx.config")
     if hasattr(config, "do_not_emit_stack_traces"):
-        usual, config.do_not_emit_stack_traces = config.do_not_emit_stack_traces, True
-        try:
+        with replaced(config, "do_not_emit_stack_traces", True):
             yield
-        finally:
-            config.do_not_emit_stack_traces = usual
         return
     tracer: Any = importlib.import_module("torch.fx.proxy").TracerBase
     if not isinstance(vars(tracer).get("record_stack_traces"), bool):
         yield
         return
-    before = tracer.record_stack_traces  # the class's; each tracer sets its own
-    tracer.record_stack_traces = property(lambda self: False, lambda self, value: None)
-    try:
+    never = property(lambda self: False, lambda self, value: None)  # on the class, for each tracer sets its own
+    with replaced(tracer, "record_stack_traces", never):
         yield
-    finally:
-        tracer.record_stack_traces = before
 
 
 # Attributes of every module: what it owns, and what runs around its forward.
@@ -316,12 +311,5 @@ def _overlaps_unasked() -> Iterator[None]:
     Eager asks at each call, and has run.
     """
     name = "_debug_has_internal_overlap"
-    before = getattr(torch, name, None)
-    if before is None:
+    with replaced(torch, name, lambda tensor: 0) if hasattr(torch, name) else contextlib.nullcontext():
         yield
-        return
-    setattr(torch, name, lambda tensor: 0)
-    try:
-        yield
-    finally:
-        setattr(torch, name, before)

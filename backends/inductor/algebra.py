@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ...common.errors import LoadError
+from ...common.replaced import replaced
 from ...common.torch_private import require
 
 log = logging.getLogger("onegraph.compiler")
@@ -102,11 +103,8 @@ def quick_strides() -> Iterator[None]:
     if module is None:
         yield
         return
-    usual, module.sympy = module.sympy, _Sympy("sympy")
-    try:
+    with replaced(module, "sympy", _Sympy("sympy")):
         yield
-    finally:
-        module.sympy = usual
 
 
 def _module() -> Any:

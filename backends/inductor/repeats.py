@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from ...common.config_text import describe
 from ...common.errors import LoadError
+from ...common.replaced import replaced
 from ...common.torch_private import require
 
 log = logging.getLogger("onegraph.compiler")
@@ -51,11 +52,8 @@ def traced_once() -> Iterator[None]:
     def call_module(self: Any, m: torch.nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         return repeats.call(self, m, forward, args, kwargs)
 
-    tracer.call_module = call_module
-    try:
+    with replaced(tracer, "call_module", call_module):
         yield
-    finally:
-        tracer.call_module = usual
 
 
 class _Unclear(Exception):

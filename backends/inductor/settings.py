@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...common.errors import CompileError
+from ...common.replaced import replaced
 from ...common.torch_private import require, without_stack_traces
 from .algebra import quick_strides
 from .decompositions import group_norm, wide_attention
@@ -115,12 +116,9 @@ def without_triton_digest() -> Iterator[None]:
     That takes each process of a compile a second, and nothing is autotuned on a CPU.
     """
     cache = require("torch._inductor.codecache.CacheBase")
-    usual = require("torch._inductor.codecache.CacheBase.get_system")
-    cache.get_system = staticmethod(lambda: {"hash": "cpu"})
-    try:
+    require("torch._inductor.codecache.CacheBase.get_system")
+    with replaced(cache, "get_system", staticmethod(lambda: {"hash": "cpu"})):
         yield
-    finally:
-        cache.get_system = staticmethod(usual)
 
 
 @contextlib.contextmanager
@@ -211,8 +209,5 @@ def compiler_flags(device: torch.device) -> Iterator[None]:
             return compiling, linking
         return [*(flag for flag in compiling if not flag.startswith(_NATIVE)), baseline], linking
 
-    builder._get_optimization_cflags = changed
-    try:
+    with replaced(builder, "_get_optimization_cflags", changed):
         yield
-    finally:
-        builder._get_optimization_cflags = usual
