@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from ..common.errors import without_paths
-from . import report
 from .output import Json, print_json, print_line, print_table
 from .paths import existing_file
+from .report import page as report
 from .report.bench import page_of as bench_page
 
 CHOICES = ("eager", "inductor", "oneflow")

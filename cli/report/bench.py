@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import machine
-from .charts import Bar, Bars, Group
-from .page import Page, Table, Tile
+from .page import Bar, Bars, Group, Page, Table, Tile
 
 
 def _bar(label: str, value: float, series: str, unit: str) -> Bar:
