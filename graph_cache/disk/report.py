@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
 from ...common.reasons import Damaged, Reason, UnknownState, Untrusted
 from ...common.stored_reasons import to_json
+from ..manifest import Strict
 from .inventory import Inventory
 from .listing import Listed, bytes_on_disk
 
@@ -36,36 +38,70 @@ def state_of(entry: Listed) -> str:
     return "signed" if entry.facts.signed_by else entry.facts.code
 
 
-def describe(entry: Listed) -> dict[str, Any]:
+class Description(Strict):
+    """A graph as commands and pages describe it to programs. Times are ISO 8601 in UTC.
+
+    Attributes:
+        models: that it served, the first one first, which `model` is.
+        beside: whether it is a copy beside a checkpoint, which nothing loads from there and the budget does not count.
+    """
+
+    id: str
+    key: str
+    model: str
+    models: list[str]
+    component: str
+    shapes: str
+    dtype: str
+    backend: str
+    target: dict[str, str]
+    state: str
+    reason: dict[str, Any] | None
+    signed: str
+    bytes: int
+    graph_bytes: int
+    to_eager: float | None
+    speedup: float | None
+    compile_seconds: float
+    created: str
+    made_by: str
+    used: str
+    restores: int
+    pinned: bool
+    in_use: bool
+    beside: bool
+
+
+def describe(entry: Listed) -> Description:
     """Describe an entry for programs."""
     facts = entry.facts
     why = entry.unusable
-    return {
-        "id": entry.id,
-        "key": facts.digest,
-        "model": entry.model,
-        "models": [model.name for model in entry.models],
-        "component": facts.component,
-        "shapes": facts.label,
-        "dtype": facts.dtype,
-        "backend": facts.backend,
-        "target": facts.target,
-        "state": state_of(entry),
-        "reason": None if why is None else {**to_json(why), "text": why.text},
-        "signed": facts.state,
-        "bytes": entry.bytes,
-        "graph_bytes": facts.graph_bytes,
-        "to_eager": facts.to_eager,
-        "speedup": facts.speedup,
-        "compile_seconds": facts.compile_seconds,
-        "created": facts.created,
-        "made_by": facts.made_by,
-        "used": used_at(entry),
-        "restores": entry.uses,
-        "pinned": entry.pinned,
-        "in_use": entry.in_use,
-        "beside": entry.beside,
-    }
+    return Description(
+        id=entry.id,
+        key=facts.digest,
+        model=entry.model,
+        models=[model.name for model in entry.models],
+        component=facts.component,
+        shapes=facts.label,
+        dtype=facts.dtype,
+        backend=facts.backend,
+        target=dict(facts.target),
+        state=state_of(entry),
+        reason=None if why is None else {**to_json(why), "text": why.text},
+        signed=facts.state,
+        bytes=entry.bytes,
+        graph_bytes=facts.graph_bytes,
+        to_eager=facts.to_eager,
+        speedup=facts.speedup,
+        compile_seconds=facts.compile_seconds,
+        created=facts.created,
+        made_by=facts.made_by,
+        used=used_at(entry),
+        restores=entry.uses,
+        pinned=entry.pinned,
+        in_use=entry.in_use,
+        beside=entry.beside,
+    )
 
 
 def used_at(entry: Listed) -> str:
@@ -157,22 +193,34 @@ def is_wanted(one: Listed, wanted: Mapping[str, str]) -> bool:
     )
 
 
-def totals(inventory: Inventory, entries: Iterable[Listed]) -> dict[str, Any]:
+class Totals(Strict):
+    """All graphs of the home. `copies` lie beside checkpoints, and are in no other number."""
+
+    graphs: int
+    states: dict[str, int]
+    pinned: int
+    bytes: int
+    copies: int
+    copies_bytes: int
+    budget_bytes: int | None
+    compile_seconds: float
+    restores: int
+    saved_seconds: float
+
+
+def totals(inventory: Inventory, entries: Iterable[Listed]) -> Totals:
     """Sum up entries of the home: how many, what they take, and what they saved; of copies, what they take."""
     listed = [*entries]
-    entries = [one for one in listed if not one.beside]
-    states: dict[str, int] = {}
-    for one in entries:
-        states[state_of(one)] = states.get(state_of(one), 0) + 1
-    return {
-        "graphs": sum(not one.quarantined for one in entries),
-        "states": states,
-        "pinned": sum(one.pinned for one in entries),
-        "bytes": bytes_on_disk(entries),
-        "copies": len(listed) - len(entries),
-        "copies_bytes": bytes_on_disk(one for one in listed if one.beside),
-        "budget_bytes": inventory.allowance.bytes,
-        "compile_seconds": round(sum(one.facts.compile_seconds for one in entries), 1),
-        "restores": sum(one.uses for one in entries),
-        "saved_seconds": round(sum(one.uses * one.facts.compile_seconds for one in entries), 1),
-    }
+    at_home = [one for one in listed if not one.beside]
+    return Totals(
+        graphs=sum(not one.quarantined for one in at_home),
+        states=Counter(map(state_of, at_home)),
+        pinned=sum(one.pinned for one in at_home),
+        bytes=bytes_on_disk(at_home),
+        copies=len(listed) - len(at_home),
+        copies_bytes=bytes_on_disk(one for one in listed if one.beside),
+        budget_bytes=inventory.allowance.bytes,
+        compile_seconds=round(sum(one.facts.compile_seconds for one in at_home), 1),
+        restores=sum(one.uses for one in at_home),
+        saved_seconds=round(sum(one.uses * one.facts.compile_seconds for one in at_home), 1),
+    )

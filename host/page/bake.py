@@ -9,7 +9,7 @@ from ..jobs.trial_runs import JobError
 from . import workflows
 from .answers import OfJob, Refusal
 from .baking import BakeProgress, jobs
-from .models import BakeJob, QueuedJob, Workflow
+from .models import QueuedJob, Workflow
 
 
 def begin(asked: Workflow) -> QueuedJob | Refusal:
@@ -25,15 +25,15 @@ def begin(asked: Workflow) -> QueuedJob | Refusal:
     return Refusal(429, reasons.TooManyJobs()) if job is None else QueuedJob(job=job.job)
 
 
-def read(asked: OfJob) -> BakeJob | Refusal:
+def read(asked: OfJob) -> BakeProgress | Refusal:
     """GET bake/{job}."""
     return _told(jobs.get(asked.job))
 
 
-def cancel(asked: OfJob) -> BakeJob | Refusal:
+def cancel(asked: OfJob) -> BakeProgress | Refusal:
     """POST bake/{job}/cancel."""
     return _told(jobs.cancel(asked.job))
 
 
-def _told(job: BakeProgress | None) -> BakeJob | Refusal:
-    return Refusal(404, reasons.UnknownJob()) if job is None else BakeJob(**vars(job))
+def _told(job: BakeProgress | None) -> BakeProgress | Refusal:
+    return job or Refusal(404, reasons.UnknownJob())

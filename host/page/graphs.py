@@ -19,7 +19,7 @@ from ...graph_cache.integrity import Sound, describe
 from ...runtime.obtain.registry import registry
 from . import model_files
 from .answers import OfGraph, Refusal
-from .models import Details, Done, Entry, File, Graph, Graphs, ListOfGraphs, Prune, Pruned, Totals
+from .models import Details, Done, Entry, File, Graph, Graphs, ListOfGraphs, Prune, Pruned
 
 _PATIENCE = 0.5  # seconds until a list is shown as far as it is known; the first one of thousands takes some seconds
 _UNKNOWN = Refusal(404, reasons.UnknownGraph())
@@ -48,7 +48,7 @@ def entry(one: Listed) -> Entry:
 
 def _described(entries: Iterable[Listed]) -> list[Entry]:
     seconds = {**registry().store.notes.read().restore_seconds, **registry().counters.restore_times.last}
-    return [Entry(**report.describe(one), restore_seconds=seconds.get(one.path.name)) for one in entries]
+    return [Entry(**vars(report.describe(one)), restore_seconds=seconds.get(one.path.name)) for one in entries]
 
 
 def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
@@ -67,7 +67,7 @@ def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
     return Graphs(
         entries=_described(chosen[asked.offset : asked.offset + asked.limit]),
         total=len(chosen),
-        totals=Totals(**report.totals(disk, entries)),
+        totals=report.totals(disk, entries),
         revision=revision(entries),
         complete=complete,
     )

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from ...graph_cache.disk.report import Description, Totals
 from ..jobs.model_facts import ModelFacts
 from ..show.badges import BadgeOf
 from .answers import Given, Told
-from .baking import JobState
 
 ModelState = Literal["ready", "partly", "would_compile"]
 
@@ -49,55 +49,14 @@ class ListOfGraphs(Given):
     beside: bool = False
 
 
-class Entry(Told):
+class Entry(Description):
     """A graph, as `onegraph ls --json` describes it.
 
     Attributes:
-        models: that it served, the first one first, which `model` is.
-        beside: whether it is a copy beside a checkpoint, which nothing loads from there and the budget does not count.
         restore_seconds: what its last restore on this machine took; null: not known.
     """
 
-    id: str
-    key: str
-    model: str
-    models: list[str]
-    component: str
-    shapes: str
-    dtype: str
-    backend: str
-    target: dict[str, str]
-    state: str
-    reason: dict[str, Any] | None
-    signed: str
-    bytes: int
-    graph_bytes: int
-    to_eager: float | None
-    speedup: float | None
-    compile_seconds: float
-    created: str
-    made_by: str
-    used: str
-    restores: int
-    pinned: bool
-    in_use: bool
-    beside: bool
     restore_seconds: float | None = None
-
-
-class Totals(Told):
-    """All graphs, whatever is asked for. `copies` lie beside checkpoints, and are in no other number."""
-
-    graphs: int
-    copies: int
-    copies_bytes: int
-    states: dict[str, int]
-    pinned: int
-    bytes: int
-    budget_bytes: int | None
-    compile_seconds: float
-    restores: int
-    saved_seconds: float
 
 
 class Graphs(Told):
@@ -239,23 +198,6 @@ class ExplainedWorkflow(Told):
 
 class QueuedJob(Told):
     job: str
-
-
-class BakeJob(Told):
-    """A workflow whose graphs are compiled; `done` and `of` count its nodes of OneGraph.
-
-    Attributes:
-        prompt_id: the prompt that runs the workflow now; empty before the first.
-    """
-
-    job: str
-    state: JobState
-    done: int
-    of: int
-    text: str
-    compiled: int
-    restored: int
-    prompt_id: str
 
 
 class Readiness(Told):

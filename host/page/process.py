@@ -1,4 +1,4 @@
-"""GET /onegraph/status: what this process compiled, restored and ran, for headless clients and tests."""
+"""What this process did and shows, and whether it is ready: GET /onegraph/status, badges and ready."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 from ...backends import cuda_graphs
 from ...runtime.obtain.registry import registry
-from ..show import progress
+from ..show import badges, progress
 from ..show import status as node_status
-from .models import Nothing
+from .answers import WithStatus
+from .models import Badges, Nothing, Readiness
 from .texts import texts_without_paths
+from .warm_up import warm_up
 
 
 def status() -> dict[str, Any]:
@@ -49,3 +51,15 @@ def status() -> dict[str, Any]:
 def read(asked: Nothing) -> dict[str, Any]:
     """GET status."""
     return status()
+
+
+def all_badges(asked: Nothing) -> Badges:
+    """GET badges: those of all nodes, for a page that was just opened."""
+    return Badges(badges=badges.all_badges())
+
+
+def ready(asked: Nothing) -> Readiness | WithStatus:
+    """GET ready: 200 once the graphs of the warm-up list are restored, or without a list; 503 before."""
+    left = warm_up.waiting_for()
+    answer = Readiness(ready=not left, waiting_for=left)
+    return WithStatus(503, answer) if left else answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from . import badge_routes, bake, graphs, metrics, model_list, process, ready, request_handler, settings, workflows
+from . import bake, graphs, metrics, model_list, process, request_handler, settings, workflows
 from .access import change_refusal, refusal
 from .answers import OfGraph, OfJob, Route
 from .models import ChangedSettings, EditorWorkflow, ListOfGraphs, Nothing, Prune, Workflow
@@ -33,9 +33,9 @@ ROUTES = (
     Route("POST", "bake/{job}/cancel", OfJob, bake.cancel),
     Route("GET", "settings", Nothing, settings.read),
     Route("POST", "settings", ChangedSettings, settings.change),
-    Route("GET", "badges", Nothing, badge_routes.read),
+    Route("GET", "badges", Nothing, process.all_badges),
     Route("GET", "metrics", Nothing, metrics.read),
-    Route("GET", "ready", Nothing, ready.read),
+    Route("GET", "ready", Nothing, process.ready),
 )
 
 

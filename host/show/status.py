@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 
 from ...common.reasons import Reason
 from ...runtime.calls.run_report import RunReport
+from ..comfyui.prompt_server import prompt_server
 
 MOST_LINES = 6  # of one component of a node; of more, the first and the last are shown
 MOST_RUNS = 100  # of a node, whose reports are kept for the status route
@@ -98,29 +98,23 @@ def current_prompt() -> str | None:
             return str(context.prompt_id)
     except ImportError:  # an older ComfyUI
         pass
-    prompt = getattr(_server(), "last_prompt_id", None)
+    prompt = getattr(prompt_server(), "last_prompt_id", None)
     return None if prompt is None else str(prompt)
 
 
 def current_origin() -> Origin:
     """The prompt that ComfyUI executes, and the client that queued it."""
-    server = _server()
+    server = prompt_server()
     client = getattr(server, "client_id", None)
     return Origin(current_prompt(), None if client is None else str(client))
 
 
 def has_ended(prompt_id: str | None) -> bool:
     """Whether a prompt neither runs nor waits. Without a server (in-process use) nobody can tell, so never."""
-    queue = getattr(_server(), "prompt_queue", None)
+    queue = getattr(prompt_server(), "prompt_queue", None)
     if queue is None or prompt_id is None:
         return False
     return not any(item[1] == prompt_id for items in queue.get_current_queue_volatile() for item in items)
-
-
-def _server() -> Any:
-    """ComfyUI's server, or None."""
-    module = sys.modules.get("server")
-    return getattr(getattr(module, "PromptServer", None), "instance", None)
 
 
 def intro(node_id: str, intros: Mapping[str, str]) -> str:
@@ -157,22 +151,19 @@ def with_progress(node_id: str, progress: str) -> str:
 def reports_of(node_id: str) -> list[RunReport]:
     """The runs of a node's last prompt, in order."""
     with _lock:
-        node = _nodes.get(node_id)
-        return [] if node is None else [report for _, report in node.reports]
+        return [report for _, report in _nodes.get(node_id, _Node()).reports]
 
 
 def origin_of(node_id: str) -> Origin:
     """The prompt that a node ran in last, and whose it is."""
     with _lock:
-        node = _nodes.get(node_id)
-        return Origin() if node is None else node.origin
+        return _nodes.get(node_id, _Node()).origin
 
 
 def refusals_of(node_id: str) -> list[Reason]:
     """Why a node runs nothing compiled at all, as far as it said so when it was executed."""
     with _lock:
-        node = _nodes.get(node_id)
-        intros = [] if node is None else [*node.intros.values()]
+        intros = _nodes.get(node_id, _Node()).intros.values()
         return [intro.reason for intro in intros if isinstance(intro, EagerText)]
 
 

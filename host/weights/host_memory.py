@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +20,7 @@ from ...common import memory
 from ...runtime.graphs.binding import is_held, release_held
 from ...runtime.obtain.registry import registry
 from ..comfyui import contract
+from ..comfyui.prompt_server import prompt_server
 
 log = logging.getLogger("onegraph.host")
 
@@ -43,8 +43,7 @@ def queue_is_busy() -> bool:
 
 def _tasks() -> int | None:
     """Prompts that run or wait."""
-    server = sys.modules.get("server")
-    queue = getattr(getattr(getattr(server, "PromptServer", None), "instance", None), "prompt_queue", None)
+    queue = getattr(prompt_server(), "prompt_queue", None)
     return None if queue is None else int(queue.get_tasks_remaining())
 
 
