@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from .trial_runs import CannotTellError, JobError, Prompt
+from .trial_runs import CannotTellError, JobError, Prompt, is_link
 
 Types = Mapping[str, Mapping[str, Any]]  # as `/object_info` has them, by the names of types
 
@@ -240,7 +240,11 @@ def _widget_values(node: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[s
 
 
 def default_of(name: str, described: Any) -> dict[str, Any]:
-    """What a widget holds at first, by its name; nothing where that is not told."""
+    """Return what a widget holds at first, by its name; nothing where the server does not tell.
+
+    >>> default_of("steps", ["INT", {"default": 20}]), default_of("sampler_name", [["euler", "heun"]])
+    ({'steps': 20}, {'sampler_name': 'euler'})
+    """
     kind, options = described_as(described)
     choices = kind if isinstance(kind, list) else options.get("options")
     if "default" in options:
@@ -289,11 +293,6 @@ def prompt_of(data: Mapping[str, Any], types: Types, name: str) -> Prompt:
     if not prompt:
         raise CannotTellError(f"{name} has no node that saves or shows anything, so ComfyUI would run nothing of it.")
     return {key: prompt[key] for key in running if key in prompt}
-
-
-def is_link(value: Any) -> bool:
-    """Whether an input of a prompt's node is an output of another one."""
-    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int)
 
 
 def _prompt_node(graph: _Graph, node: dict[str, Any], kind: Mapping[str, Any]) -> dict[str, Any]:

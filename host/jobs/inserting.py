@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .editor_workflow import Types, default_of, described_as, inputs_of, is_editors, is_link
-from .trial_runs import JobError, Prompt, is_of_ours, nodes_of_ours, read
+from .editor_workflow import Types, default_of, described_as, inputs_of, is_editors, prompt_of
+from .trial_runs import CannotTellError, JobError, Prompt, is_link, is_of_ours, nodes_of_ours, read
 
 COMPILE_MODEL = "OneGraphCompileModel"
 
@@ -55,6 +55,24 @@ def with_compile_nodes(prompt: Prompt, types: Types) -> tuple[Prompt, list[str]]
                     if value == [key, slot]:
                         other["inputs"][place] = [name, 0]
     return changed | made, loaders
+
+
+def prompt_of_editors(data: Mapping[str, Any], types: Types, name: str) -> tuple[Prompt, list[str]]:
+    """Make a prompt of a workflow that the editor saved, with nodes of the pack.
+
+    Args:
+        name: of the workflow's file, for errors.
+
+    Returns:
+        The prompt; the nodes behind which Compile Model was put, for people.
+
+    Raises:
+        JobError: it cannot be read, or needs what this ComfyUI does not have.
+    """
+    prompt, loaders = with_compile_nodes(prompt_of(data, types, name), types)
+    if not nodes_of_ours(prompt):
+        raise CannotTellError(f"{name} samples no model on this machine, so no graph is needed.")
+    return prompt, [f"{key} ({prompt[key]['class_type']})" for key in loaders]
 
 
 def inserted(data: Any, name: str) -> tuple[dict[str, Any], list[str]]:

@@ -89,10 +89,20 @@ def _is_node(node: Any) -> bool:
     return isinstance(node.get("inputs", {}), dict)
 
 
+def is_link(value: Any) -> bool:
+    """Whether an input of a prompt's node is an output of another one.
+
+    >>> is_link(["4", 0])
+    True
+    >>> is_link("photo.safetensors")
+    False
+    """
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int)
+
+
 def _links(node: dict[str, Any]) -> list[tuple[str, int]]:
     """Which outputs of which nodes a node is given."""
-    pairs = [value for value in node.get("inputs", {}).values() if isinstance(value, list) and len(value) == 2]
-    return [(name, slot) for name, slot in pairs if isinstance(name, str) and isinstance(slot, int)]
+    return [(value[0], value[1]) for value in node.get("inputs", {}).values() if is_link(value)]
 
 
 def _without_ends(prompt: Prompt, types: Callable[[str], NodeType]) -> Prompt:

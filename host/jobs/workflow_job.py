@@ -198,7 +198,11 @@ def run(task: WorkflowTask) -> None:
             server.ask("/onegraph/status")
         lacks: list[str] = []
         if prompt is None:
-            prompt, lacks = _of_editor(server, data, path.name)
+            types = server.ask("/object_info")
+            prompt, behind = inserting.prompt_of_editors(data, types, path.name)
+            if behind:
+                tell("added", text=f"with Compile Model (OneGraph) after node {', '.join(behind)}")
+            lacks = editor_workflow.lacking(prompt, types)
             _check_nodes(prompt, task.mode)
         if task.mode == "explain":
             with contextlib.suppress(urllib.error.HTTPError):  # of a server with an older OneGraph
@@ -217,23 +221,6 @@ def _check_nodes(prompt: Prompt, mode: Mode) -> None:
     old = [n for n in ours if not prompt[n]["class_type"].startswith("OneGraph")]
     if mode == "explain" and old:
         raise JobError(f"Node {old[0]} is one of OneDiff's, which always compiles. Use the nodes of OneGraph.")
-
-
-def _of_editor(server: HttpServer, data: dict[str, Any], name: str) -> tuple[Prompt, list[str]]:
-    """The prompt of a workflow that the editor saved, with nodes of the pack, and what the server lacks for it.
-
-    Raises:
-        JobError, OSError
-    """
-    types = server.ask("/object_info")
-    prompt = editor_workflow.prompt_of(data, types, name)
-    prompt, loaders = inserting.with_compile_nodes(prompt, types)
-    if not nodes_of_ours(prompt):
-        raise CannotTellError(f"{name} samples no model on this machine, so no graph is needed.")
-    if loaders:
-        titles = [f"{key} ({prompt[key]['class_type']})" for key in loaders]
-        tell("added", text=f"with Compile Model (OneGraph) after node {', '.join(titles)}")
-    return prompt, editor_workflow.lacking(prompt, types)
 
 
 def main() -> None:

@@ -58,10 +58,7 @@ def prompt_of(data: dict[str, Any], types: editor_workflow.Types) -> tuple[Promp
         if not nodes_of_ours(prompt):
             raise JobError("The workflow has no node of OneGraph.")
         return prompt, []
-    prompt, after = inserting.with_compile_nodes(editor_workflow.prompt_of(data, types, _SENT), types)
-    if not nodes_of_ours(prompt):
-        raise CannotTellError(f"{_SENT} samples no model on this machine, so no graph is needed.")
-    return prompt, [f"{key} ({prompt[key]['class_type']})" for key in after]
+    return inserting.prompt_of_editors(data, types, _SENT)
 
 
 def refused(error: JobError) -> Refusal:
