@@ -111,14 +111,18 @@ def _backends() -> Iterator[Finding]:
 def _store() -> Iterator[Finding]:
     from ..common.errors import in_brief
     from ..common.reasons import Reason
+    from ..graph_cache.files import nearest
     from ..graph_cache.layout import user_folder
     from ..graph_cache.trust import private_folder
     from ..graph_cache.trust.signing import KEY_VARIABLE, Signer
 
     home = user_folder()
-    nearest = next(place for place in (home, *home.parents) if place.exists())
     loaded_from = private_folder.locate(home)
-    if not os.access(nearest, os.W_OK):
+    try:
+        may_be_written = os.access(nearest(home), os.W_OK)
+    except OSError:  # a file stands in the way
+        may_be_written = False
+    if not may_be_written:
         yield Finding(
             "graph folder", "problem", f"the graph folder {home} cannot be written",
             "set ONEGRAPH_HOME to a folder that this user can write",
@@ -154,34 +158,29 @@ def _disk() -> Iterator[Finding]:
 
     store = Store()
     sums = totals(store.disk, store.disk.entries())
-    limit, taken = sums["budget_bytes"], sums["bytes"]
+    limit, taken = sums.budget_bytes, sums.bytes
     of = "no limit" if limit is None else in_words(limit)
     full = limit is not None and taken > limit
     remedy = "run `onegraph prune`, unpin graphs, or raise ONEGRAPH_DISK_BUDGET" if full else ""
-    yield Finding("budget", "note" if full else "ok", f"{sums['graphs']} graphs take {in_words(taken)} of {of}", remedy)
+    yield Finding("budget", "note" if full else "ok", f"{sums.graphs} graphs take {in_words(taken)} of {of}", remedy)
     for place in dict.fromkeys([store.graphs, *store.disk.folders()]):
         free = free_bytes(place)
         if free is not None and free < _LITTLE:
             text = f"{in_words(free)} are free for {place}"
             yield Finding("free space", "problem", text, "free some disk space, or set ONEGRAPH_HOME to another disk")
-    if sums["states"].get("stale"):
-        text = f"{sums['states']['stale']} graphs cannot be used here any more"
+    if sums.states.get("stale"):
+        text = f"{sums.states['stale']} graphs cannot be used here any more"
         yield Finding("stale graphs", "note", text, "`onegraph ls --all --long --filter state=stale` tells why; "
                       "`onegraph prune --unusable` removes them")  # fmt: skip
-    if sums["states"].get("quarantined"):
-        text = f"{sums['states']['quarantined']} graphs were quarantined"
+    if sums.states.get("quarantined"):
+        text = f"{sums.states['quarantined']} graphs were quarantined"
         yield Finding("quarantined graphs", "note", text, "`onegraph prune --unusable` removes them")
     for failed in store.notes.read().failures.values():
         for failure in failed.failures:
-            try:
-                reason = stored_reasons.from_json(failure.reason)
-                if isinstance(reason, BlockSmall):  # nothing failed, and nothing is tried again
-                    continue
-                why = reason.text
-            except ValueError:
-                why = "of another version of OneGraph"
-            text = f"not compiled: {failed.component}, {failed.label}: {why}"
-            yield Finding("failed compile", "note", text, "`onegraph retry` has all of them tried again")
+            if failure.reason.get("code") != BlockSmall.code:  # there nothing failed, and nothing is tried again
+                why = stored_reasons.sentence(failure.reason)
+                text = f"not compiled: {failed.component}, {failed.label}: {why}"
+                yield Finding("failed compile", "note", text, "`onegraph retry` has all of them tried again")
 
 
 def _settings() -> Iterator[Finding]:

@@ -11,7 +11,7 @@ import typer
 
 from .output import Json, print_json, print_line, size
 from .paths import SharedFolders
-from .sharing import Publisher, plain_errors, refuse
+from .sharing import Publisher, key_file_of, plain_errors, refuse, trusted_publishers
 
 if TYPE_CHECKING:
     from ..graph_cache.entry import Entry
@@ -32,15 +32,12 @@ def push(
     What is there already is not sent again, so that a push that was stopped goes on when it is run again. Machines that
     trust the key read the store where ONEGRAPH_STORES names it.
     """
-    from ..common.reasons import BadPublisherName
     from ..graph_cache.sources import exporting, pushing
     from ..graph_cache.store import Store
     from ..graph_cache.trust import ed25519, key_file
 
     here = Store()
-    path = exporting.key_path(here.home, publisher)
-    if isinstance(path, BadPublisherName):
-        refuse(path)
+    path = key_file_of(publisher, here.home)
     remote = opened(store)
     with plain_errors("push"):
         ed25519.require()  # before a key is made in vain
@@ -73,21 +70,18 @@ def pull(
 
     Each is verified before it is kept. What is there already is not fetched again.
     """
-    from ..common.reasons import PublisherListRefused, PublisherNotTrusted, StoreWithoutPublisher
+    from ..common.reasons import PublisherNotTrusted, StoreWithoutPublisher
     from ..graph_cache.sources import commands
     from ..graph_cache.sources import remote as remotes
     from ..graph_cache.store import Store
     from ..graph_cache.trust import ed25519
-    from ..graph_cache.trust.publishers import Publishers
 
     here = Store()
     remote = existing(store)
     done: list[Done] = []
     with plain_errors("pull"):
         ed25519.require()
-        trusted = Publishers(here.home).trusted()
-        if isinstance(trusted, PublisherListRefused):
-            refuse(trusted)
+        trusted = trusted_publishers(here.home)
         if trust and trust not in trusted:
             refuse(PublisherNotTrusted(trust))
         if not trusted:
@@ -137,18 +131,15 @@ def withdraw(
     """
     from blake3 import blake3
 
-    from ..common.reasons import BadPublisherName, NoPublisherKey, Reason
+    from ..common.reasons import NoPublisherKey, Reason
     from ..graph_cache.disk.report import find
     from ..graph_cache.entry import Entry, read
-    from ..graph_cache.sources import exporting
     from ..graph_cache.sources.pushing import Pusher
     from ..graph_cache.store import Store
     from ..graph_cache.trust import key_file
 
     here = Store()
-    path = exporting.key_path(here.home, publisher)
-    if isinstance(path, BadPublisherName):
-        refuse(path)
+    path = key_file_of(publisher, here.home)
     with plain_errors("withdraw"):
         private = key_file.read(path)
         if private is None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from . import child
 from .output import Json, print_json, print_line
 from .paths import existing_file
 
@@ -27,12 +25,10 @@ def insert(
     of OneGraph, or it cannot be read or written.
     """
     target = to or workflow.with_suffix(".onegraph.json")
-    command = [sys.executable, "-m", "onegraph.host.jobs.inserting", str(workflow), str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        told = {"after": [], "error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
-    else:
-        told = json.loads(done.stdout.strip().splitlines()[-1])
+    try:
+        told = child.result("host.jobs.inserting", str(workflow), str(target))
+    except child.ChildFailedError as error:
+        told = {"after": [], "error": str(error)}
     failed = str(told["error"])
     if as_json:
         print_json({"after": told["after"], "written": "" if failed else str(target), "error": failed})

@@ -18,10 +18,7 @@ def retry(as_json: Json = False) -> None:
         for failed in Store().notes.forget_failures():
             forgotten += 1
             for failure in failed.failures:
-                try:
-                    why = stored_reasons.from_json(failure.reason).text
-                except ValueError:
-                    why = "of another version of OneGraph"
+                why = stored_reasons.sentence(failure.reason)
                 rows.append(
                     {"component": failed.component, "shapes": failed.label, "reason": failure.reason, "text": why}
                 )

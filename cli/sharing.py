@@ -5,7 +5,7 @@ Nothing else does: no node, no workflow and no route reaches what these call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -47,14 +47,10 @@ def add_publisher(
 @trust.command("list")
 def list_publishers(as_json: Json = False) -> None:
     """List the publishers that are trusted, with their public keys."""
-    from ..common.reasons import PublisherListRefused
     from ..graph_cache.layout import user_folder
-    from ..graph_cache.trust.publishers import Publishers
 
     with plain_errors("read the publishers"):
-        trusted = Publishers(user_folder()).trusted()
-    if isinstance(trusted, PublisherListRefused):
-        refuse(trusted)
+        trusted = trusted_publishers(user_folder())
     if as_json:
         print_json({"publishers": dict(sorted(trusted.items()))})
         return
@@ -88,15 +84,12 @@ def remove_publisher(
 @trust.command("show")
 def show_own_key(publisher: Publisher = "", as_json: Json = False) -> None:
     """Print your own public key, for those who are to trust you."""
-    from ..common.reasons import BadPublisherName, NoPublisherKey, SigningKeyRefused
+    from ..common.reasons import NoPublisherKey, SigningKeyRefused
     from ..graph_cache.layout import user_folder
     from ..graph_cache.sources import exporting
 
-    path = exporting.key_path(user_folder(), publisher)
-    if isinstance(path, BadPublisherName):
-        refuse(path)
     with plain_errors("read the key"):
-        key = exporting.public_key(path)
+        key = exporting.public_key(key_file_of(publisher, user_folder()))
     if key is None:
         refuse(NoPublisherKey())
     if isinstance(key, SigningKeyRefused):
@@ -118,16 +111,14 @@ def export_graphs(
     Others run `onegraph trust add` with your public key, then `onegraph import --trust`. A folder can also be used
     where it is, by all who trust you, as a store that is only read.
     """
-    from ..common.reasons import BadPublisherName, TargetExists
+    from ..common.reasons import TargetExists
     from ..graph_cache.integrity import describe
     from ..graph_cache.sources import exporting
     from ..graph_cache.store import Store
     from ..graph_cache.trust import ed25519, key_file
 
     store = Store()
-    path = exporting.key_path(store.home, publisher)
-    if isinstance(path, BadPublisherName):
-        refuse(path)
+    path = key_file_of(publisher, store.home)
     if to.exists() and (to.suffix == exporting.TAR_SUFFIX or not to.is_dir()):
         refuse(TargetExists(to.name))
     written = 0
@@ -164,9 +155,17 @@ def import_graphs(
 
     A graph is native code. Every graph is verified against the publisher's key before anything is written.
     """
+    from ..common.reasons import Reason
+    from ..graph_cache.sources import bundle
+    from ..graph_cache.store import Store
+
+    store = Store()
     rows: list[dict[str, object]] = []
     for path in paths:
-        taken = _take_over(path, publisher)
+        with plain_errors("import"):
+            taken = bundle.import_bundle(store.private, store.signer, path, publisher)
+        if isinstance(taken, Reason):
+            refuse(taken)
         rows += [{"folder": str(folder), "new": new} for folder, new in taken]
         if not as_json:
             for folder, new in taken:
@@ -176,17 +175,26 @@ def import_graphs(
         print_json({"graphs": rows})
 
 
-def _take_over(path: Path, publisher: str) -> list[tuple[Path, bool]]:
-    from ..common.reasons import Reason
-    from ..graph_cache.sources import bundle
-    from ..graph_cache.store import Store
+def trusted_publishers(home: Path) -> Mapping[str, str]:
+    """Return the public keys of the publishers whom the user trusts, by name, or end the command. Raises OSError."""
+    from ..common.reasons import PublisherListRefused
+    from ..graph_cache.trust.publishers import Publishers
 
-    store = Store()
-    with plain_errors("import"):
-        taken = bundle.import_bundle(store.private, store.signer, path, publisher)
-    if isinstance(taken, Reason):
-        refuse(taken)
-    return taken
+    trusted = Publishers(home).trusted()
+    if isinstance(trusted, PublisherListRefused):
+        refuse(trusted)
+    return trusted
+
+
+def key_file_of(publisher: str, home: Path) -> Path:
+    """Return the file of the user's key as a publisher, or end the command: it is no name for one."""
+    from ..common.reasons import BadPublisherName
+    from ..graph_cache.sources import exporting
+
+    path = exporting.key_path(home, publisher)
+    if isinstance(path, BadPublisherName):
+        refuse(path)
+    return path
 
 
 @contextmanager
