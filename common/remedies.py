@@ -123,17 +123,18 @@ def remedy_of(kind: type[Reason]) -> str | None:
 
 
 def remedy_of_code(code: str) -> str | None:
-    """As `remedy`, by a reason's code, as reports of runs have them."""
+    """As `remedy`, by a reason's code, as reports of runs have them.
+
+    >>> remedy_of_code("no_graph")
+    'wait_or_bake'
+    """
     name = _by_code().get(code)
     return None if name == SAID else name
 
 
 @functools.cache
 def _by_code() -> Mapping[str, str]:
-    def below(kind: type[Reason]) -> list[type[Reason]]:
-        return [one for child in kind.__subclasses__() for one in (child, *below(child))]
-
-    return {kind.code: name for kind in below(Reason) if (name := remedy_of(kind)) is not None}
+    return {kind.code: name for kind in r.classes() if (name := remedy_of(kind)) is not None}
 
 
 @functools.cache

@@ -27,7 +27,8 @@ _CANNOT_SYNC = {
     errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY, errno.EPERM, errno.EACCES,
 }  # fmt: skip
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket, a folder
-_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+# Of an open file: no link is followed, no pipe waited for, and no child process has it.
+SAFELY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 HAVE_LOCKS = os.name == "posix"
 
 
@@ -71,7 +72,7 @@ def open_regular(path: Path) -> BinaryIO:
     if not hasattr(os, "O_NOFOLLOW") and path.is_symlink():
         raise IrregularFileError(errno.ELOOP, os.strerror(errno.ELOOP))
     try:
-        handle = os.open(path, _FLAGS)
+        handle = os.open(path, os.O_RDONLY | SAFELY)
     except OSError as error:
         if error.errno in _NO_FILE:
             raise IrregularFileError(error.errno, error.strerror) from error
@@ -183,43 +184,36 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def nearest(folder: Path) -> Path:
+    """Return a folder, or the nearest one above it where it does not exist. Raises OSError, as below a file."""
+    for place in (folder, *folder.parents):
+        with contextlib.suppress(FileNotFoundError):
+            place.stat()
+            return place
+    return folder
+
+
 def free_bytes(folder: Path) -> int | None:
     """Bytes that this user can still write on a folder's file system; None when that cannot be told.
 
     Args:
         folder: it need not exist.
     """
-    usage = _usage(folder)
-    return None if usage is None else usage.free
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(nearest(folder)).free
+    return None
 
 
 def total_bytes(folder: Path) -> int | None:
     """Bytes that a folder's file system has, like `free_bytes`."""
-    usage = _usage(folder)
-    return None if usage is None else usage.total
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(nearest(folder)).total
+    return None
 
 
 def takes_no_more_files(folder: Path) -> bool:
     """Whether a folder's file system has room for bytes and none for another file (no inodes). It need not exist."""
-    if not hasattr(os, "statvfs"):
-        return False
-    for place in (folder, *folder.parents):
-        try:
-            file_system = os.statvfs(place)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return False
+    with contextlib.suppress(OSError, AttributeError):  # Windows has no such count
+        file_system = os.statvfs(nearest(folder))
         return file_system.f_files > 0 and file_system.f_favail == 0  # some file systems count none, and have no limit
     return False
-
-
-def _usage(folder: Path) -> shutil._ntuple_diskusage | None:
-    for place in (folder, *folder.parents):
-        try:
-            return shutil.disk_usage(place)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return None
-    return None

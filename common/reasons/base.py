@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -56,6 +57,13 @@ class Reason:
 
     def __str__(self) -> str:
         return self.text
+
+
+def classes(kind: type[Reason] = Reason) -> Iterator[type[Reason]]:
+    """Iterate over the classes of reasons below one."""
+    for child in kind.__subclasses__():
+        yield child
+        yield from classes(child)
 
 
 def ended(clause: str) -> str:

@@ -35,7 +35,7 @@ from ...common.reasons import (
     WrongSignature,
 )
 from ..entry import Entry, Unparsed, parse, read, read_text
-from ..files import IrregularFileError, OversizedFileError, may_pass, read_regular
+from ..files import IrregularFileError, OversizedFileError, may_pass, nearest, read_regular
 from ..layout import settings_file
 from ..manifest import Strict
 from . import key_file, private_folder
@@ -174,8 +174,10 @@ class Signer:
 
 
 def _may_be_written(folder: Path) -> bool:
-    nearest = next((above for above in (folder, *folder.parents) if above.exists()), None)
-    return nearest is not None and nearest.is_dir() and os.access(nearest, os.W_OK)
+    with contextlib.suppress(NotADirectoryError):
+        place = nearest(folder)
+        return place.is_dir() and os.access(place, os.W_OK)
+    return False
 
 
 def _read_signature(folder: Path) -> Signature | Untrusted | UnreadableNow:
