@@ -22,7 +22,11 @@ def print_json(data: Any) -> None:
 
 
 def size(count: int) -> str:
-    """Bytes for people: `1.5 MB`."""
+    """Write bytes for people, in megabytes.
+
+    >>> size(1_500_000)
+    '1.5 MB'
+    """
     return f"{count / 1e6:.1f} MB"
 
 

@@ -20,6 +20,11 @@ def describe(value: Any) -> str | None:
     """Return a stable text for a plain value, or None for what is no configuration (modules, tensors, caches).
 
     An empty dictionary or set is a cache that nobody has filled yet, as far as anybody can tell.
+
+    >>> describe({"heads": 8, "kernel": (3, 3)})
+    "{'heads':8,'kernel':[3,3]}"
+    >>> describe([torch.zeros(1)]) is None
+    True
     """
     if is_empty(value):
         return None

@@ -94,7 +94,11 @@ def listed_now(folder: Path) -> list[str]:
 
 
 def visible(names: Iterable[str]) -> list[str]:
-    """Leave out hidden names: quarantined entries, staging folders and what is no entry."""
+    """Leave out hidden names: quarantined entries, staging folders and what is no entry.
+
+    >>> visible(["any-size-float16-inductor", ".broken-any-size", ".owner"])
+    ['any-size-float16-inductor']
+    """
     return [name for name in names if name[:1] != "."]
 
 

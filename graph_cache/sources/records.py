@@ -143,7 +143,13 @@ class Named:
 
 
 def named(name: str) -> Named | None:
-    """Read the name of a file; None for any that no store has."""
+    """Read the name of a file; None for any that no store has.
+
+    >>> named(object_name("ab" * 32)).kind, named(withdrawn_name("cd" * 32)).kind
+    ('object', 'withdrawals')
+    >>> named("objects/../../etc/passwd") is None
+    True
+    """
     for kind, pattern in _NAMES.items():
         if match := re.fullmatch(pattern, name):
             facts = match.groupdict("")

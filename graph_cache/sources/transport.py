@@ -60,7 +60,15 @@ class Address:
 
 
 def parse(text: str) -> Address | reasons.StoreBadAddress:
-    """Read an address, such as `s3://bucket/graphs`. One of a folder is absolute: `file:///mnt/graphs`."""
+    """Read an address. That of a folder is absolute.
+
+    >>> parse("s3://bucket/graphs/").url, parse("file:///mnt/graphs").label
+    ('s3://bucket/graphs', 'file:graphs')
+    >>> parse("https://user:password@example.org/graphs").label
+    'https://example.org/graphs'
+    >>> parse("graphs").code
+    'store_bad_address'
+    """
     text = text.strip().rstrip("/")
     bad = reasons.StoreBadAddress(text.rpartition("@")[2][:100] or "an empty text")
     try:

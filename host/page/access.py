@@ -28,6 +28,11 @@ def refusal(host: str | None, listen: str, site: str | None = None) -> reasons.H
         host: the request's Host; None where it has none, which no browser's does.
         listen: the addresses or names that the server was told to listen on, separated by commas.
         site: the request's Sec-Fetch-Site.
+
+    >>> refusal("127.0.0.1:8188", "127.0.0.1") is None
+    True
+    >>> refusal("attacker.example", "127.0.0.1").code
+    'host_not_allowed'
     """
     if host is None:
         return None
