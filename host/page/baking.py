@@ -17,7 +17,7 @@ from ..comfyui.comfyui_nodes import comfyui_nodes
 from ..comfyui.prompt_server import prompt_server
 from ..jobs.trial_runs import JobError, NodeType, Prompt, nodes_of_ours, refusal_text, run_until_nothing_compiles
 from ..show import events, status
-from .answers import Told
+from .answers import AnswerBody
 
 log = logging.getLogger("onegraph.host")
 
@@ -28,7 +28,7 @@ _QUEUEING_SECONDS = 600  # a workflow is validated by its nodes, which may read 
 _OVER = ("done", "failed", "cancelled")
 
 
-class BakeProgress(Told):
+class BakeProgress(AnswerBody):
     """A workflow whose graphs are compiled: how far it is.
 
     Attributes:
@@ -88,7 +88,7 @@ class Jobs:
         return job
 
     def get(self, job: str) -> BakeProgress | None:
-        """How far a job is."""
+        """Tell how far a job is."""
         bake = self._bakes.get(job)
         return None if bake is None else bake.now
 
@@ -181,7 +181,7 @@ class _JobRun:
         return {**counts, "compiles": registry().counters.compiles, **runs}
 
     def node_type(self, kind: str) -> NodeType:
-        """A type of node; one that is not there ends nothing."""
+        """Describe a type of node; one that is missing ends no workflow."""
         node_class = comfyui_nodes().NODE_CLASS_MAPPINGS.get(kind)
         gives = getattr(node_class, "RETURN_TYPES", None) or ()
         return NodeType(bool(getattr(node_class, "OUTPUT_NODE", False)), tuple(map(str, gives)))
@@ -195,7 +195,7 @@ class _JobRun:
         return self._prompt_id
 
     def result(self, prompt_id: str) -> dict[str, Any] | None:
-        """The status of a workflow that has ended. Raises JobError where somebody took it from the queue."""
+        """Return the status of a workflow that has ended. Raises JobError where somebody took it from the queue."""
         queue = prompt_server().prompt_queue
         waiting = any(item[1] == prompt_id for items in queue.get_current_queue_volatile() for item in items)
         history = queue.get_history(prompt_id=prompt_id).get(prompt_id)

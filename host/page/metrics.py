@@ -12,13 +12,13 @@ from ...runtime.counters import RESTORE_BOUNDS, RestoreTimes
 from ...runtime.obtain.registry import registry
 from .answers import Text
 from .graphs import all_graphs
-from .models import Nothing
+from .models import NoFields
 
 CONTENT_TYPE = "text/plain"
 _UNIT = "onegraph_"
 
 
-def read(asked: Nothing) -> Text:
+def read(request: NoFields) -> Text:
     """GET metrics."""
     return Text("\n".join(_lines()) + "\n", CONTENT_TYPE)
 

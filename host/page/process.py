@@ -10,13 +10,13 @@ from ...runtime.obtain.registry import registry
 from ..show import badges, progress
 from ..show import status as node_status
 from .answers import WithStatus
-from .models import Badges, Nothing, Readiness
+from .models import Badges, NoFields, Readiness
 from .texts import texts_without_paths
 from .warm_up import warm_up
 
 
 def status() -> dict[str, Any]:
-    """Counters of the process, the last run and all runs of each node's last prompt, and what each node shows.
+    """Return the counters of this process, the runs of each node's last prompt, and what each node shows.
 
     Takes no lock: a compile or a call must not hold it up. The prompt's thread fills these dicts meanwhile, so each is
     copied in one operation of the interpreter before anything walks it.
@@ -48,17 +48,17 @@ def status() -> dict[str, Any]:
     return shown
 
 
-def read(asked: Nothing) -> dict[str, Any]:
+def read(request: NoFields) -> dict[str, Any]:
     """GET status."""
     return status()
 
 
-def all_badges(asked: Nothing) -> Badges:
+def all_badges(request: NoFields) -> Badges:
     """GET badges: those of all nodes, for a page that was just opened."""
     return Badges(badges=badges.all_badges())
 
 
-def ready(asked: Nothing) -> Readiness | WithStatus:
+def ready(request: NoFields) -> Readiness | WithStatus:
     """GET ready: 200 once the graphs of the warm-up list are restored, or without a list; 503 before."""
     left = warm_up.waiting_for()
     answer = Readiness(ready=not left, waiting_for=left)

@@ -12,7 +12,7 @@ from headless import host
 
 from onegraph.host.page import process, routes, warm_up
 from onegraph.host.page.answers import WithStatus
-from onegraph.host.page.models import Nothing, Readiness
+from onegraph.host.page.models import NoFields, Readiness
 from onegraph.host.page.warm_up import VARIABLE, WarmUp
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.graphs.faithfulness import relative_l2
@@ -42,8 +42,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
 
 
 def answer() -> tuple[int, Readiness]:
-    found = process.ready(Nothing())
-    return (found.status, found.told) if isinstance(found, WithStatus) else (200, found)  # type: ignore[return-value]
+    found = process.ready(NoFields())
+    return (found.status, found.body) if isinstance(found, WithStatus) else (200, found)  # type: ignore[return-value]
 
 
 @pytest.mark.usefixtures("compiled_once")
