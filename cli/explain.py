@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from . import child
-from .output import Json, print_json, print_line
+from .output import Json, print_either, print_json, print_line
 from .paths import existing_file
 from .workflow import explain_workflow
 
@@ -71,10 +71,7 @@ def explain(
     try:
         findings: list[dict[str, Any]] = child.result("host.jobs.explain", json.dumps(job))
     except child.ChildFailedError as error:
-        if as_json:
-            print_json({"error": str(error)})
-        else:
-            print_line(f"Can't tell: {error}")
+        print_either(as_json, {"error": str(error)}, f"Can't tell: {error}")
         raise typer.Exit(1) from None
     if as_json:
         print_json({"checkpoint": str(target), "graphs": findings})

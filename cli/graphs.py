@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import Json, print_json, print_line, print_table, size
+from .output import Json, print_either, print_json, print_line, print_table, size
 from .paths import Folders
 
 if TYPE_CHECKING:
@@ -241,11 +241,5 @@ def _mark(names: Sequence[str], folders: Sequence[Path], done: str, as_json: boo
                 failed.append(f"{one.folder} cannot be {done}: {error.strerror}")
             else:
                 marked.append(one.folder)
-    if as_json:
-        print_json({done: marked, "failed": failed})
-    else:
-        for folder in marked:
-            print_line(f"{done}  {folder}")
-        for line in failed:
-            print_line(line)
+    print_either(as_json, {done: marked, "failed": failed}, *(f"{done}  {folder}" for folder in marked), *failed)
     raise typer.Exit(1 if failed else 0)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import child
-from .output import Json, print_json, print_line
+from .output import Json, print_either
 from .paths import existing_file
 
 
@@ -30,8 +30,7 @@ def insert(
     except child.ChildFailedError as error:
         told = {"after": [], "error": str(error)}
     failed = str(told["error"])
-    if as_json:
-        print_json({"after": told["after"], "written": "" if failed else str(target), "error": failed})
-    else:
-        print_line(failed or f"with Compile Model (OneGraph) after node {', '.join(told['after'])}: {target}")
+    data = {"after": told["after"], "written": "" if failed else str(target), "error": failed}
+    text = f"with Compile Model (OneGraph) after node {', '.join(told['after'])}: {target}"
+    print_either(as_json, data, failed or text)
     raise typer.Exit(1 if failed else 0)

@@ -110,7 +110,7 @@ class Item(_Table):
     expect: dict[str, list[str]] = {}
 
     def expected(self) -> dict[str, list[str]]:
-        """What fields of its graphs' keys may be, as far as the plan tells."""
+        """Return what fields of its graphs' keys may be, as far as the plan tells."""
         cpu = not self.target.gpus or any(option.startswith("--cpu") for option in self.options)
         fields = {"device": [*(["cuda"] if self.target.gpus else []), *(["cpu"] if cpu else [])]}
         if self.target.accelerator in CAPABILITIES:

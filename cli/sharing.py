@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from .output import Json, print_json, print_line
+from .output import Json, print_either, print_json, print_line
 from .paths import SharedFolders
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 trust = typer.Typer(no_args_is_help=True, help="Publishers whose graphs are loaded here besides your own.")
 
-Publisher = Annotated[str, typer.Option(help="Which of your publisher's keys, by a name; made at its first export.")]
+PublisherName = Annotated[
+    str, typer.Option(help="Which of your publisher's keys, by a name; made at its first export.")
+]
 
 
 @trust.command("add")
@@ -38,10 +40,7 @@ def add_publisher(
         reason = trust_list.add(Publishers(user_folder()), name, public_key)
     if reason is not None:
         refuse(reason)
-    if as_json:
-        print_json({"trusted": name, "key": public_key})
-    else:
-        print_line(f"{name} is trusted")
+    print_either(as_json, {"trusted": name, "key": public_key}, f"{name} is trusted")
 
 
 @trust.command("list")
@@ -51,12 +50,9 @@ def list_publishers(as_json: Json = False) -> None:
 
     with plain_errors("read the publishers"):
         trusted = trusted_publishers(user_folder())
-    if as_json:
-        print_json({"publishers": dict(sorted(trusted.items()))})
-        return
-    for name, key in sorted(trusted.items()):  # whole, to be compared and copied
-        print_line(f"{key}  {name}")
-    print_line(f"{len(trusted)} publishers trusted")
+    lines = [f"{key}  {name}" for name, key in sorted(trusted.items())]  # keys whole, to be compared and copied
+    data = {"publishers": dict(sorted(trusted.items()))}
+    print_either(as_json, data, *lines, f"{len(trusted)} publishers trusted")
 
 
 @trust.command("remove")
@@ -75,14 +71,11 @@ def remove_publisher(
         refuse(removed)
     if not removed:
         refuse(PublisherNotTrusted(name))
-    if as_json:
-        print_json({"removed": name})
-    else:
-        print_line(f"{name} is trusted no longer")
+    print_either(as_json, {"removed": name}, f"{name} is trusted no longer")
 
 
 @trust.command("show")
-def show_own_key(publisher: Publisher = "", as_json: Json = False) -> None:
+def show_own_key(publisher: PublisherName = "", as_json: Json = False) -> None:
     """Print your own public key, for those who are to trust you."""
     from ..common.reasons import NoPublisherKey, SigningKeyRefused
     from ..graph_cache.layout import user_folder
@@ -94,16 +87,13 @@ def show_own_key(publisher: Publisher = "", as_json: Json = False) -> None:
         refuse(NoPublisherKey())
     if isinstance(key, SigningKeyRefused):
         refuse(key)
-    if as_json:
-        print_json({"key": key})
-    else:
-        print_line(key)
+    print_either(as_json, {"key": key}, key)
 
 
 def export_graphs(
     to: Annotated[Path, typer.Option("--to", help="A new file that ends in .tar, or a folder to add to.")],
     folders: SharedFolders = None,
-    publisher: Publisher = "",
+    publisher: PublisherName = "",
     as_json: Json = False,
 ) -> None:
     """Write graphs for others, signed with your publisher's key: those that you may load yourself, each once.
@@ -135,12 +125,12 @@ def export_graphs(
             if not as_json:
                 print_line(f"{what}  {exported.name}")
         public = ed25519.public_key(private) if written else ""
-    if as_json:
-        print_json({"graphs": rows, "to": str(to), "key": public})
-        raise typer.Exit(0 if written else 1)
-    if written:
-        print_line(f"Others trust these graphs after: onegraph trust add {publisher or 'NAME'} {public}")
-    print_line(f"{written} graphs exported to {to}" if written else "0 graphs exported")
+    lines = [
+        f"Others trust these graphs after: onegraph trust add {publisher or 'NAME'} {public}",
+        f"{written} graphs exported to {to}",
+    ]
+    data = {"graphs": rows, "to": str(to), "key": public}
+    print_either(as_json, data, *(lines if written else ["0 graphs exported"]))
     raise typer.Exit(0 if written else 1)
 
 

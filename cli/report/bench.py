@@ -32,7 +32,7 @@ def _tiles(measured: dict[str, Any]) -> list[Tile]:
 
 
 def page_of(checkpoint: str, size: str, results: dict[str, Any], command: str) -> Page:
-    """The page of what was measured.
+    """Make the page of what was measured.
 
     Args:
         results: by backend, `first` and `again`: Figures of host/jobs/bench.py as a dictionary, or {"failed": why}.

@@ -89,7 +89,7 @@ class Page:
 
 
 def why_not() -> str:
-    """What to do first, in a sentence, where pages cannot be made; empty where they can."""
+    """Say what to install first where pages cannot be made; empty where they can."""
     if importlib.util.find_spec("jinja2") is not None:
         return ""
     return "A page of figures needs Jinja2, which is not installed here; install it with: pip install jinja2"
