@@ -45,12 +45,12 @@ class OversizedFileError(OSError):
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Whether the next try may succeed: too many open files, no memory, a disk or network that failed."""
+    """Tell whether the next try may succeed: too many open files, no memory, a disk or network that failed."""
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING)
 
 
 def may_pass(error: BaseException, path: Path) -> bool:
-    """As `is_passing`, of what kept a file from being read. One that is closed to its own owner stays so."""
+    """Tell whether reading a file may succeed later; never for one whose mode keeps its own owner out."""
     return is_passing(error) and not _is_closed_to_its_owner(path)
 
 
@@ -139,7 +139,7 @@ def discard(path: Path) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file, folder or link is this user's, as far as the system tells. Never raises OSError."""
+    """Tell whether a file, folder or link is this user's, as far as the system tells. Never raises OSError."""
     with contextlib.suppress(OSError):
         return os.name != "posix" or path.lstat().st_uid == os.geteuid()
     return False
@@ -160,7 +160,7 @@ def lock(handle: int, *, shared: bool) -> None:
 
 
 def set_mode(path: Path, mode: int) -> None:
-    """Give a file or folder a mode, where the file system knows any. Never raises OSError."""
+    """Return a file or folder a mode, where the file system knows any. Never raises OSError."""
     with contextlib.suppress(OSError):
         path.chmod(mode)
 
@@ -194,7 +194,7 @@ def nearest(folder: Path) -> Path:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Bytes that this user can still write on a folder's file system; None when that cannot be told.
+    """Return the bytes that this user can still write on a folder's file system; None when that cannot be told.
 
     Args:
         folder: it need not exist.
@@ -205,14 +205,14 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def total_bytes(folder: Path) -> int | None:
-    """Bytes that a folder's file system has, like `free_bytes`."""
+    """Return the bytes that a folder's file system has, like `free_bytes`."""
     with contextlib.suppress(OSError):
         return shutil.disk_usage(nearest(folder)).total
     return None
 
 
 def takes_no_more_files(folder: Path) -> bool:
-    """Whether a folder's file system has room for bytes and none for another file (no inodes). It need not exist."""
+    """Tell whether a folder's file system has room for bytes but for no other file (no inodes left)."""
     with contextlib.suppress(OSError, AttributeError):  # Windows has no such count
         file_system = os.statvfs(nearest(folder))
         return file_system.f_files > 0 and file_system.f_favail == 0  # some file systems count none, and have no limit

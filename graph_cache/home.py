@@ -43,7 +43,7 @@ from .layout import (
 )
 from .manifest import MANIFEST_FILE, Manifest
 from .trust import private_folder
-from .trust.signing import Known, Signer, read_trusted
+from .trust.signing import Signer, TrustedEntry, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -62,7 +62,7 @@ def _no_budget(staged: Path, final: Path) -> contextlib.AbstractContextManager[N
 
 
 @dataclass(frozen=True)
-class Graph:
+class SignedGraph:
     """A graph whose manifest was made here, or verified.
 
     Attributes:
@@ -119,7 +119,7 @@ class Home:
         """Read a component's entries that may be loaded, half a millisecond each, by their names."""
         for name in sorted(visible(listed_now(self.graphs / component))) if self._may_be_read() else ():
             verdict = read_trusted(self.graphs / component / name, self.signer)
-            if isinstance(verdict, Known):
+            if isinstance(verdict, TrustedEntry):
                 yield verdict.entry
 
     def condemned(self, key: GraphKey) -> list[Entry]:
@@ -127,7 +127,7 @@ class Home:
         component = self.graphs / key.component
         names = of_digest(listed_now(component), key.digest) if self._may_be_read() else []
         verdicts = [read_trusted(component / name, self.signer) for name in names if name.startswith(BROKEN_PREFIX)]
-        entries = [verdict.entry for verdict in verdicts if isinstance(verdict, Known)]
+        entries = [verdict.entry for verdict in verdicts if isinstance(verdict, TrustedEntry)]
         return [one for one in entries if one.manifest.key == key.fields() and isinstance(check(one), Sound)]
 
     def _may_be_read(self) -> bool:
@@ -161,7 +161,7 @@ class Home:
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
-        """Give an empty folder for files that become an entry; gone when the block ends.
+        """Return an empty folder for files that become an entry; gone when the block ends.
 
         Raises:
             RefusedError: the home is not this user's alone.
@@ -174,7 +174,7 @@ class Home:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             yield folder
 
-    def keep(self, graph: Graph, folder: Path) -> Entry:
+    def keep(self, graph: SignedGraph, folder: Path) -> Entry:
         """Make a folder of `staging` an entry, by one rename. Raises OSError.
 
         Args:
@@ -196,15 +196,15 @@ class Home:
             sync_folder(entry.folder.parent)
         return entry
 
-    def _put(self, new: Graph, staged: Path, final: Path) -> Entry:
+    def _put(self, new: SignedGraph, staged: Path, final: Path) -> Entry:
         final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in range(_TRIES):
             for folder in self._names(final):
                 if os.path.lexists(folder):
                     verdict = read_trusted(folder, self.signer)
-                    same = isinstance(verdict, Known) and _are_same(verdict.entry.manifest, new.manifest)
-                    state = check(verdict.entry) if isinstance(verdict, Known) and same else verdict
-                    if isinstance(verdict, Known) and isinstance(state, Sound):
+                    same = isinstance(verdict, TrustedEntry) and _are_same(verdict.entry.manifest, new.manifest)
+                    state = check(verdict.entry) if isinstance(verdict, TrustedEntry) and same else verdict
+                    if isinstance(verdict, TrustedEntry) and isinstance(state, Sound):
                         return verdict.entry
                     if isinstance(state, UnreadableNow):
                         raise OSError(state.detail)
@@ -224,7 +224,7 @@ class Home:
         raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
 
     def _names(self, final: Path) -> Iterator[Path]:
-        """Give the names that an entry may have; the second one has this user's key, which not everybody can make."""
+        """Return the names that an entry may have; the second one has this user's key, which not everybody can make."""
         yield final
         yield final.with_name(f"{final.name}-{self.signer.sign(b'').key}")
 
@@ -291,5 +291,5 @@ def orphans(folder: Path, signer: Signer) -> Iterator[Path]:
 
 
 def equals_one(manifest: Manifest, entries: list[Entry]) -> bool:
-    """Whether a graph has the very files of one of these entries."""
+    """Tell whether a graph has the very files of one of these entries."""
     return any(manifest.files == one.manifest.files for one in entries)

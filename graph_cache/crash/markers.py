@@ -45,15 +45,15 @@ class Markers:
         return _marked(self._folder(_CAPTURING, folder))
 
     def died_while_loading(self, folder: Path) -> bool:
-        """Whether two processes of this machine ended, one after the other, while they loaded the entry."""
+        """Tell whether two processes of this machine ended, one after the other, while they loaded the entry."""
         return len({*_deaths(self._folder(_LOADING, folder)).values()}) >= _MOST_DEATHS
 
     def died_once_while_loading(self, folder: Path) -> bool:
-        """Whether any process of this machine ended while it loaded the entry."""
+        """Tell whether any process of this machine ended while it loaded the entry."""
         return bool(_deaths(self._folder(_LOADING, folder)))
 
     def died_while_capturing(self, folder: Path) -> bool:
-        """Whether a process of this machine ended while it captured a call of the entry."""
+        """Tell whether a process of this machine ended while it captured a call of the entry."""
         return bool(_deaths(self._folder(_CAPTURING, folder)))
 
     def note_death(self, folder: Path) -> bool:
@@ -90,7 +90,7 @@ def _marked(folder: Path) -> Iterator[None]:
 
 
 def _deaths(folder: Path) -> dict[Path, str]:
-    """Give the markers and records of this machine's processes that are gone, and by what each process is known.
+    """Return the markers and records of this machine's processes that are gone, and by what each process is known.
 
     The several markers of one process are one death. Other files, such as a file manager's, are none.
     """

@@ -57,9 +57,9 @@ class _Settings(Strict):
 
 
 def current(home: Path) -> Budget:
-    """The budget from `ONEGRAPH_DISK_BUDGET`, else from the user's settings, else the default.
+    """Read the budget from `ONEGRAPH_DISK_BUDGET`, else from the user's settings, else take the default.
 
-    What is no size, and settings that cannot be read, count as if they were not there.
+    A text that is no size, and settings that cannot be read, count as if they were not there.
 
     Args:
         home: the user's graph folder.

@@ -30,7 +30,7 @@ LARGEST_FIRST = frozenset(("size", "bytes", "used", "restores", "speed"))  # unl
 
 
 def state_of(entry: Listed) -> str:
-    """The state of an entry in a word: `quarantined`, `signed`, `stale` (of no use here), or why it is not loaded."""
+    """Name the state of an entry: `quarantined`, `signed`, `stale` (of no use here), or why it is not loaded."""
     if entry.quarantined:
         return "quarantined"
     if entry.facts.signed_by and entry.unusable is not None:
@@ -105,7 +105,7 @@ def describe(entry: Listed) -> Description:
 
 
 def used_at(entry: Listed) -> str:
-    """When an entry was used last, ISO 8601 in UTC."""
+    """Return when an entry was used last, ISO 8601 in UTC."""
     return datetime.fromtimestamp(entry.used, timezone.utc).isoformat(timespec="seconds")
 
 
@@ -170,7 +170,7 @@ def _model_names(one: Listed) -> set[str]:
 
 
 def state_refusal(pattern: str) -> Reason | None:
-    """Why no graph can have a state of this name; None: one can, or it is a pattern."""
+    """Say why no graph can have a state of this name; None: one can, or it is a pattern."""
     name = pattern.replace(" ", "_")  # as `onegraph ls` writes them
     if not name or name in STATES or name.startswith("from_") or {*name} & {*"*?["}:
         return None
@@ -178,7 +178,7 @@ def state_refusal(pattern: str) -> Reason | None:
 
 
 def is_wanted(one: Listed, wanted: Mapping[str, str]) -> bool:
-    """Whether an entry matches all patterns, by name. A model matches by its whole name, too."""
+    """Tell whether an entry matches all patterns, by name. A model matches by its whole name, too."""
     facts = one.facts
     texts = {
         "model": tuple(_model_names(one)),

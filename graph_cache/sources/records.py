@@ -158,7 +158,7 @@ def named(name: str) -> Named | None:
 
 
 def digests(names: Iterable[str], kind: str) -> list[str]:
-    """The digests that files of one kind are named by, in order."""
+    """Return the digests that files of one kind are named by, in order."""
     return sorted(one.digest for one in map(named, names) if one is not None and one.kind == kind)
 
 
