@@ -35,7 +35,7 @@ def describe(value: Any) -> str | None:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value is an empty dictionary or set."""
+    """Tell whether a value is an empty dictionary or set."""
     return type(value) in (dict, set) and not value
 
 
@@ -62,7 +62,7 @@ def _text(value: Any) -> str | None:
 
 
 def may_change_in_place(value: Any) -> bool:
-    """Whether a plain value may become another one and stay the same object; equal to a copy as long as it has not."""
+    """Tell whether a plain value may change and stay the same object. It equals a copy until it does."""
     return type(value) in _CONTAINERS or (
         _is_record(value) and inspect.getattr_static(type(value), "__eq__") is not object.__eq__
     )

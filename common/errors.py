@@ -46,7 +46,7 @@ def in_brief(error: BaseException, most: int = _BRIEF) -> str:
 
 
 def disk_is_full(error: BaseException) -> bool:
-    """Whether a disk had no room, according to an error or those that it came from, a compiler's text included."""
+    """Tell whether a disk had no room, according to an error or those that it came from, a compiler's text included."""
     texts = [os.strerror(number).lower() for number in _FULL]
     return any(
         (isinstance(one, OSError) and one.errno in _FULL) or any(text in str(one).lower() for text in texts)

@@ -90,17 +90,13 @@ def give_back(device: torch.device) -> None:
 # How the driver, the C library, torch's CPU allocator, C++ and a compiler's front end say it in texts of other errors.
 _DEVICE_TEXTS = ("cuda out of memory", "cuda error: out of memory", "cuda_error_out_of_memory", "hip out of memory")
 _SYSTEM_TEXTS = (
-    "cannot allocate memory",
-    "can't allocate memory",
-    "not enough memory",
-    "bad_alloc",
-    "killed signal terminated program",
-    "virtual memory exhausted",
-)
+    "cannot allocate memory", "can't allocate memory", "not enough memory", "bad_alloc",
+    "killed signal terminated program", "virtual memory exhausted",
+)  # fmt: skip
 
 
 def ran_out(error: BaseException) -> Cause:
-    """Which memory ran out according to an error or those that it came from, if any did."""
+    """Tell which memory ran out according to an error or those that it came from, if any did."""
     import torch
 
     for one in chain(error):

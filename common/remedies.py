@@ -139,7 +139,7 @@ def _by_code() -> Mapping[str, str]:
 
 @functools.cache
 def sentences() -> Mapping[str, str]:
-    """What to do, in English, by the names of remedies; empty where the page's texts are not installed."""
+    """Return what to do, in English, by the names of remedies; empty where the page's texts are not installed."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         text = (Path(__file__).parents[1] / "locales/en/main.json").read_text(encoding="utf-8")
         texts: Mapping[str, str] = json.loads(text)["onegraph"]["remedies"]

@@ -41,7 +41,7 @@ def from_json(data: Any) -> Reason:
 
 
 def sentence(data: Any) -> str:
-    """Give the sentence of a stored reason, also of one that this version of the pack does not know."""
+    """Return the sentence of a stored reason, also of one that this version of the pack does not know."""
     try:
         return from_json(data).text
     except ValueError:

@@ -65,7 +65,7 @@ def without_class(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Return what tells a tensor's memory from others', also that of one which stands for others in a capture."""
+    """Return an id of the memory that a tensor lies in, also of one that stands for another in a capture."""
     storage_id: int = tensor.untyped_storage()._cdata
     return storage_id
 
@@ -91,7 +91,7 @@ def driver_version() -> str:
 
 @contextlib.contextmanager
 def without_stack_traces() -> Iterator[None]:
-    """While this lasts, tracing does not note for each operation where in Python it came from.
+    """Keep tracing from noting where in Python each operation came from while this lasts.
 
     Only error messages of the compiler's developers speak of that, and it is a tenth of the time that tracing takes.
     Where this torch does it elsewhere, it is noted as ever.
@@ -160,7 +160,7 @@ def tables(module: torch.nn.Module) -> Tables:
 
 
 def set_tables(module: torch.nn.Module, new: Tables) -> None:
-    """Give a module, which may be a bare object of its class, other tables."""
+    """Return a module, which may be a bare object of its class, other tables."""
     module.__dict__.update(_parameters=new.parameters, _buffers=new.buffers, _modules=new.children)
 
 
@@ -188,7 +188,7 @@ def hook_tables(module: torch.nn.Module) -> tuple[Hooks, Hooks]:
 
 
 def drop_hooks(module: torch.nn.Module) -> None:
-    """Take a module's hooks of all kinds from it, without changing tables that another module may share."""
+    """Remove all hooks of a module without changing tables that another module may share."""
     hooks = {
         name: type(table)() for name, table in vars(module).items() if "_hooks" in name and isinstance(table, dict)
     }
@@ -265,7 +265,7 @@ def in_example(size: torch.SymInt) -> Any:
 
 @contextlib.contextmanager
 def contiguous_where_asked() -> Iterator[None]:
-    """While this lasts, inputs of operations that ask whether they are contiguous are copied unless it is known.
+    """Copy inputs of operations that ask whether they are contiguous, unless that is known, while this lasts.
 
     Asking fixes a batch or a length of 1 in a graph that is captured with symbolic sizes. `rms_norm` asks tensors of
     four and five dimensions whether their channels come last, so it gets them with more.
@@ -306,7 +306,7 @@ def contiguous_where_asked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _overlaps_unasked() -> Iterator[None]:
-    """While this lasts, nobody asks whether a tensor that is written to overlaps itself: that fixes sizes of 1, too.
+    """Keep torch from asking whether a tensor that is written to overlaps itself: that fixes sizes of 1, too.
 
     Eager asks at each call, and has run.
     """

@@ -95,7 +95,7 @@ class _Sympy(types.ModuleType):
 
 @contextlib.contextmanager
 def quick_strides() -> Iterator[None]:
-    """While this lasts, Inductor expands where it would simplify. In this process only.
+    """Have Inductor expand where it would simplify while this lasts. In this process only.
 
     Where this torch keeps those functions elsewhere, it compiles as ever.
     """

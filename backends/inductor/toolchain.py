@@ -105,7 +105,7 @@ class Toolchain:
 
     @contextlib.contextmanager
     def in_use(self, only_prepare: bool = False) -> Iterator[None]:
-        """While this lasts, regions are compiled without the runtime and linked with the shared one.
+        """Compile regions without the runtime, and link them with the shared one, while this lasts.
 
         Where this torch is put together in another way, the regions are compiled as ever.
 
@@ -196,7 +196,7 @@ class Toolchain:
 
 
 def with_shared_kernels(body: str) -> str:
-    """A region's code whose loaders share their kernels; as it is where this torch writes it in another way."""
+    """Have the loaders of a region share their kernels; code that this torch writes in another way stays as it is."""
     if body.count(_KERNELS) != 1 or _OWN not in body:
         return body
     return body.replace(_KERNELS, _KERNELS + _SHARED).replace(_OWN, f"{_OWN}.of(this->device_idx_)")

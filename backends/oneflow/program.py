@@ -28,11 +28,13 @@ _SIZE = re.compile(r"(?:(\d+)\*)?([A-Za-z_]\w*)")
 Argument = Any
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """Base of what is read from a graph's files: unknown fields are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Size(_Strict):
+class Size(Strict):
     """A size that varies: `multiple` times the value of a symbol, low..high in all."""
 
     symbol: str
@@ -41,7 +43,7 @@ class Size(_Strict):
     high: int
 
 
-class Input(_Strict):
+class Input(Strict):
     """An input in call order; a dimension is a fixed length, a `Size`, or None where any length may be tried."""
 
     node: str
@@ -49,7 +51,7 @@ class Input(_Strict):
     dtype: str
 
 
-class Weight(_Strict):
+class Weight(Strict):
     """A parameter or buffer that the program reads: contiguous, under its name in the captured module."""
 
     node: str
@@ -58,7 +60,7 @@ class Weight(_Strict):
     dtype: str
 
 
-class Operation(_Strict):
+class Operation(Strict):
     """One call: `node` is the name of its result, `module` where in the captured module it comes from."""
 
     node: str
@@ -68,7 +70,7 @@ class Operation(_Strict):
     module: str
 
 
-class Program(_Strict):
+class Program(Strict):
     """A module's operations in order. `output` names the result; of several results, each."""
 
     version: Literal[1] = 1
@@ -125,7 +127,7 @@ class Program(_Strict):
 
 
 def from_exported(exported: torch.export.ExportedProgram) -> Program:
-    """The program of a captured module, in-place operations made functional.
+    """Make the program of a captured module, in-place operations made functional.
 
     Raises:
         CompileError: it holds a constant that is no weight, or an argument with no JSON form.

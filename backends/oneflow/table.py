@@ -63,7 +63,7 @@ class Ops:
         return x if x.dtype == dtype else self.c.cast(x, dtype=dtype, pin_memory=False)
 
     def mean(self, x: Tensor, dims: Sequence[int]) -> Tensor:
-        """The mean over `dims`, which stay with size 1."""
+        """Take the mean over `dims`, which stay with size 1."""
         return self.library.flow.mean(x, dim=list(dims), keepdim=True)
 
     def is_float(self, dtype: Any) -> bool:
@@ -73,7 +73,7 @@ class Ops:
         return any(dtype == self.library.dtype(name) for name in _HALF)
 
     def refuse_half(self, value: Any) -> str | None:
-        """Why an operation's result cannot be computed here, or None."""
+        """Say why an operation's result cannot be computed here, or None."""
         if self.device == "cpu" and self.is_tensor(value) and self.is_half(value.dtype):
             return f"OneFlow has no {str(value.dtype).removeprefix('oneflow.')} kernels for the CPU"
         return None
@@ -84,8 +84,9 @@ def rank(x: Tensor) -> int:
 
 
 def fast_form(wide: Sequence[int], narrow: Sequence[int]) -> tuple[list[int], list[int]] | None:
-    """The shapes under which `narrow` (as many axes as `wide`) broadcasts fast to `wide`; None when it does as it is,
-    or in no form that is known.
+    """Return the shapes under which `narrow` broadcasts fast to `wide`, which has as many axes.
+
+    None where it does so as it is, or in no form that is known.
 
     Fast are [N, C, a, b] with [N or 1, C, 1, 1], four axes and no fewer, and [N, L] with [1, L]. Slow are [M, L] with
     [M, 1], [N, C, L] with [1, C, 1] and [N, C, H, W] with [1, C, H, W]: 23 ms instead of 0.1 for half a million values.

@@ -101,7 +101,7 @@ class _Graph:
     # Links --------------------------------------------------------------------------------------------------
 
     def behind(self, link: Any, depth: int = 0) -> _Output | _Value | None:
-        """What a link brings; None: nothing."""
+        """Follow a link to what it brings; None: nothing."""
         found = self.links.get(link)
         if found is None or depth > _DEEPEST:
             return None
@@ -140,6 +140,7 @@ class _Graph:
         return bool(inputs[slot].get("widget")) or (inner is not None and inputs[slot]["name"] in inner._widgets())
 
     def _output(self, node: dict[str, Any], slot: int, depth: int) -> _Output | _Value | None:
+        """What a node gives at an output: its own result, or what it passes on."""
         mode, kind = self.mode_of(node), node["type"]
         inner = self.inner.get(node["id"])
         if mode == _MUTED:
@@ -187,7 +188,7 @@ def _link(data: Any) -> tuple[Any, _Link]:
 
 
 def inputs_of(kind: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of a type of node by name, in the order of its widgets."""
+    """Return the inputs of a type of node by name, in the order of its widgets."""
     given = kind.get("input") or {}
     order = kind.get("input_order") or {}
     made: dict[str, Any] = {}
@@ -204,7 +205,7 @@ def _is_widget(described: Any) -> bool:
 
 
 def described_as(described: Any) -> tuple[Any, Mapping[str, Any]]:
-    """The type of an input, or its choices, and its options."""
+    """Return the type of an input, or its choices, and its options."""
     kind = described[0] if described else None
     return kind, described[1] if len(described) > 1 and isinstance(described[1], dict) else {}
 
@@ -256,7 +257,7 @@ def default_of(name: str, described: Any) -> dict[str, Any]:
 
 
 def is_editors(data: Any) -> bool:
-    """Whether JSON is a workflow in the editor's format."""
+    """Tell whether JSON is a workflow in the editor's format."""
     return isinstance(data, dict) and isinstance(data.get("nodes"), list)
 
 
@@ -296,6 +297,7 @@ def prompt_of(data: Mapping[str, Any], types: Types, name: str) -> Prompt:
 
 
 def _prompt_node(graph: _Graph, node: dict[str, Any], kind: Mapping[str, Any]) -> dict[str, Any]:
+    """A node of a prompt: the values of its widgets, and its links."""
     inputs = _widget_values(node, inputs_of(kind))
     for one in node.get("inputs") or ():
         if one.get("link") is None:

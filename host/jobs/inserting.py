@@ -109,8 +109,8 @@ class _Numbers:
         self.node = max((_number(node["id"]) for graph in graphs for node in graph["nodes"]), default=0)
         self.link = max((_number(_id_of(link)) for graph in graphs for link in graph.get("links") or ()), default=0)
 
-    def next(self, graph: dict[str, Any]) -> tuple[int, int]:
-        """Give the ids of a node and of a link, and note in a graph that they are taken."""
+    def take(self, graph: dict[str, Any]) -> tuple[int, int]:
+        """Take the next free ids, of a node and of a link, and note them in a graph."""
         self.node, self.link = self.node + 1, self.link + 1
         state = graph.get("state")
         if isinstance(state, dict):
@@ -135,7 +135,7 @@ def _put_into(graph: dict[str, Any], passing: frozenset[str], numbers: _Numbers)
             continue
         for slot, output in enumerate(node.get("outputs") or ()):
             if output.get("type") == "MODEL" and output.get("links"):
-                _put_behind(graph, node, slot, *numbers.next(graph))
+                _put_behind(graph, node, slot, *numbers.take(graph))
                 yield f"{node['id']} ({node['type']})"
 
 
@@ -170,7 +170,7 @@ def _free_spot(node: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> l
         [x - _SIZE[0] - _GAP, y],
     ]
     boxes = [_box(one) for one in nodes if one.get("pos")]
-    return next((spot for spot in spots if not any(_overlap(spot, box) for box in boxes)), spots[0])
+    return next((spot for spot in spots if not any(_overlaps(spot, box) for box in boxes)), spots[0])
 
 
 def _box(node: Mapping[str, Any]) -> tuple[float, float, float, float]:
@@ -180,7 +180,8 @@ def _box(node: Mapping[str, Any]) -> tuple[float, float, float, float]:
     return x, y, width, height
 
 
-def _overlap(spot: Sequence[float], box: tuple[float, float, float, float]) -> bool:
+def _overlaps(spot: Sequence[float], box: tuple[float, float, float, float]) -> bool:
+    """Whether a new node at a spot would cover another one."""
     (x, y), (left, top, width, height) = spot, box
     beside = x >= left + width or x + _SIZE[0] <= left
     return not (beside or y - _TITLE >= top + height or y + _SIZE[1] <= top - _TITLE)

@@ -85,12 +85,12 @@ class HttpServer:
         return json.loads(text) if text else None
 
     def status(self) -> dict[str, Any]:
-        """What OneGraph did there. Raises OSError, ValueError."""
+        """Ask what OneGraph did there. Raises OSError, ValueError."""
         status: dict[str, Any] = self.ask("/onegraph/status")
         return status
 
     def node_type(self, kind: str) -> NodeType:
-        """A type of node; one that is not there ends nothing. Raises OSError, ValueError."""
+        """Describe a type of node; one that is missing ends no workflow. Raises OSError, ValueError."""
         info = self.ask(f"/object_info/{urllib.parse.quote(kind, safe='')}").get(kind) or {}
         return NodeType(bool(info.get("output_node")), tuple(map(str, info.get("output") or ())))
 
@@ -102,7 +102,7 @@ class HttpServer:
             raise JobError(f"ComfyUI refuses the workflow: {_refusal(error)}") from error
 
     def result(self, prompt_id: str) -> dict[str, Any] | None:
-        """The status of a workflow that has ended."""
+        """Return the status of a workflow that has ended."""
         history = self.ask(f"/history/{prompt_id}").get(prompt_id)
         return None if history is None else dict(history.get("status") or {})
 

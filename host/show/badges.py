@@ -21,7 +21,7 @@ from .status import Origin
 
 log = logging.getLogger("onegraph.host")
 
-State = Literal["waiting", "not_run", "compiling", "restored", "compiled", "eager", "partly"]
+BadgeState = Literal["waiting", "not_run", "compiling", "restored", "compiled", "eager", "partly"]
 _EVERY = 0.5  # seconds between two events of one compile
 _MOST_REASONS = 20
 
@@ -54,7 +54,7 @@ class Badge(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    state: State
+    state: BadgeState
     text: str
     progress: float | None = None
     seconds: float | None = None
@@ -128,7 +128,7 @@ def all_badges() -> list[BadgeOf]:
 
 
 def of(node_id: str, origin: Origin) -> Badge | None:
-    """The badge of a node for a prompt now; None: another prompt ran through it since."""
+    """Return the badge of a node for a prompt now; None: another prompt ran through it since."""
     share = _compiles.get((node_id, origin))
     if origin == status.origin_of(node_id):
         reports = status.reports_of(node_id)
@@ -146,7 +146,7 @@ def of(node_id: str, origin: Origin) -> Badge | None:
 
 
 def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
-    """The badge after some runs; `refusals`: why there are none that could be compiled."""
+    """Make the badge after some runs; `refusals`: why there are none that could be compiled."""
     compiled = sum(report.compiled_calls for report in reports)
     whole: Counter[Reason] = Counter()
     why: Counter[Reason] = Counter()
@@ -156,7 +156,7 @@ def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
     why += whole
     eager = sum(whole.values())
     times = [one for one in map(_times, reports) if one is not None]
-    state: State = times[-1][0] if times else "compiled"
+    state: BadgeState = times[-1][0] if times else "compiled"
     seconds = times[-1][1] if times else None
     speedup = _last(None if report.blocks.of else report.speedup for report in reports)
     blocks_speedup = _last(report.blocks.speedup for report in reports)
@@ -194,7 +194,7 @@ def _last(speedups: Iterable[float | None]) -> float | None:
 
 
 def _text(
-    state: State,
+    state: BadgeState,
     eager: int,
     calls: int,
     whys: int,

@@ -89,7 +89,7 @@ _lock = threading.Lock()
 
 
 def current_prompt() -> str | None:
-    """The id of the prompt that ComfyUI executes, or None without a server."""
+    """Return the id of the prompt that ComfyUI executes, or None without a server."""
     try:
         from comfy_execution.utils import get_executing_context
 
@@ -103,14 +103,14 @@ def current_prompt() -> str | None:
 
 
 def current_origin() -> Origin:
-    """The prompt that ComfyUI executes, and the client that queued it."""
+    """Return the prompt that ComfyUI executes, and the client that queued it."""
     server = prompt_server()
     client = getattr(server, "client_id", None)
     return Origin(current_prompt(), None if client is None else str(client))
 
 
 def has_ended(prompt_id: str | None) -> bool:
-    """Whether a prompt neither runs nor waits. Without a server (in-process use) nobody can tell, so never."""
+    """Tell whether a prompt neither runs nor waits. Without a server (in-process use) nobody can tell, so never."""
     queue = getattr(prompt_server(), "prompt_queue", None)
     if queue is None or prompt_id is None:
         return False
@@ -118,7 +118,7 @@ def has_ended(prompt_id: str | None) -> bool:
 
 
 def intro(node_id: str, intros: Mapping[str, str]) -> str:
-    """The node was executed: its text now.
+    """Note that a node was executed; return its text now.
 
     Args:
         intros: what it says until its first run: by `model` and `VAE` where the node has both, else by an empty name.
@@ -130,7 +130,7 @@ def intro(node_id: str, intros: Mapping[str, str]) -> str:
 
 
 def added(node_id: str, part: str, report: RunReport) -> str:
-    """A run through the node is over: its text now."""
+    """Note that a run through a node is over; return its text now."""
     with _lock:
         node = _of_this_prompt(node_id)
         lines = node.lines.setdefault(part, {})
@@ -142,39 +142,39 @@ def added(node_id: str, part: str, report: RunReport) -> str:
 
 
 def with_progress(node_id: str, progress: str) -> str:
-    """The runs so far and what is going on now."""
+    """Return the text of the runs so far, and of what is going on now."""
     with _lock:
         node = _of_this_prompt(node_id)
         return "\n".join([node.text(), progress] if node.lines else [progress])
 
 
 def reports_of(node_id: str) -> list[RunReport]:
-    """The runs of a node's last prompt, in order."""
+    """Return the reports of the runs of a node's last prompt, in order."""
     with _lock:
         return [report for _, report in _nodes.get(node_id, _Node()).reports]
 
 
 def origin_of(node_id: str) -> Origin:
-    """The prompt that a node ran in last, and whose it is."""
+    """Return the prompt that a node ran in last, and whose it is."""
     with _lock:
         return _nodes.get(node_id, _Node()).origin
 
 
 def refusals_of(node_id: str) -> list[Reason]:
-    """Why a node runs nothing compiled at all, as far as it said so when it was executed."""
+    """Say why a node runs nothing compiled at all, as far as it said so when it was executed."""
     with _lock:
         intros = _nodes.get(node_id, _Node()).intros.values()
         return [intro.reason for intro in intros if isinstance(intro, EagerText)]
 
 
 def ran_in(prompt_id: str) -> set[str]:
-    """The nodes of which runs of a prompt are over."""
+    """Return the nodes of which runs of a prompt are over."""
     with _lock:
         return {name for name, node in _nodes.items() if node.origin.prompt_id == prompt_id and node.reports}
 
 
 def node_ids() -> list[str]:
-    """The nodes of which something is known."""
+    """Return the nodes of which something is known."""
     with _lock:
         return [*_nodes]
 

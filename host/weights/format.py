@@ -47,15 +47,15 @@ class PlainLinear(torch.nn.Module, ABC):
 
     @abstractmethod
     def product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """What the layer gives for an input of any number of dimensions."""
+        """Return what the layer gives for an input of any number of dimensions."""
 
     @abstractmethod
     def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
-        """The weight in a plain dtype, as the host has it where no product of quantised values serves."""
+        """Return the weight in a plain dtype, as the host has it where no product of quantised values serves."""
 
 
 @dataclass(frozen=True)
-class WeightFormat:
+class QuantisedFormat:
     """One format.
 
     Attributes:
@@ -67,6 +67,6 @@ class WeightFormat:
     plain: Callable[[Any], PlainLinear]
 
     def serves(self, layer: Any) -> bool:
-        """Whether a layer that the host says to be of this format is one that `plain` knows."""
+        """Tell whether a layer that the host says to be of this format is one that `plain` knows."""
         weight = layer.weight
         return weight._layout_cls in self.layouts and not getattr(weight._params, "transposed", False)

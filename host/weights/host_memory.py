@@ -32,12 +32,12 @@ _lock = threading.Lock()
 
 
 def queue_is_idle() -> bool:
-    """Whether no prompt runs or waits. Without a server (in-process use) nobody can tell, so never."""
+    """Tell whether no prompt runs or waits. Without a server (in-process use) nobody can tell, so never."""
     return _tasks() == 0
 
 
 def queue_is_busy() -> bool:
-    """Whether a prompt runs or waits. Without a server nobody can tell, so never."""
+    """Tell whether a prompt runs or waits. Without a server nobody can tell, so never."""
     return (_tasks() or 0) > 0
 
 
@@ -48,7 +48,7 @@ def _tasks() -> int | None:
 
 
 def call_bytes(patcher: Any, x: torch.Tensor) -> int:
-    """What one eager call of a diffusion model takes by the host's own estimate; 0: it has none."""
+    """Return the bytes that an eager call takes by the host's own estimate; 0: it has none."""
     estimate = getattr(patcher.model, "memory_required", None)
     if estimate is None:
         return 0
@@ -56,7 +56,7 @@ def call_bytes(patcher: Any, x: torch.Tensor) -> int:
 
 
 def inference_bytes(call: int) -> int:
-    """Bytes of the device that the host keeps free for a run, besides the weights.
+    """Return the bytes of the device that the host keeps free for a run, besides the weights.
 
     Args:
         call: of one eager call, by the host's estimate.
@@ -67,7 +67,7 @@ def inference_bytes(call: int) -> int:
 
 
 def missing_bytes(patcher: Any) -> int:
-    """Bytes of the weights that the host has yet to bring for a run that has begun, as DynamicVRAM does."""
+    """Return the bytes of the weights that the host has yet to bring for a run that has begun, as DynamicVRAM does."""
     return int(max(0, patcher.model_size() - patcher.loaded_size()))
 
 

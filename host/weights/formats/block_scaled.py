@@ -88,7 +88,7 @@ class BlockScaledLinear(PlainLinear):
 
     @abstractmethod
     def padded(self, code: int) -> torch.Tensor:
-        """All of the weight in memory, in the dtype of a code."""
+        """Return all of the weight in memory, in the dtype of a code."""
 
 
 class MXFP8Linear(BlockScaledLinear):

@@ -22,7 +22,7 @@ class Int8Linear(PlainLinear):
         return self._multiplied(x, bias)
 
     def activated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
-        """The layer's result for an activation of its input, which the operation computes on the way.
+        """Return the layer's result for an activation of its input, which the operation computes on the way.
 
         Args:
             activation: by comfy-kitchen's name, e.g. `swiglu`, of twice as many values as the layer takes.
