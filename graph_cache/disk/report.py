@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ...common.reasons import Damaged, Reason, UnknownState, Untrusted
+from ...common.remedies import sentences
 from ...common.stored_reasons import to_json
 from ..manifest import Strict
 from .inventory import Inventory
@@ -109,28 +110,6 @@ def used_at(entry: Listed) -> str:
     return datetime.fromtimestamp(entry.used, timezone.utc).isoformat(timespec="seconds")
 
 
-REMEDIES = {
-    "quarantined": ("Disabled. The next run compiles a new one. Try again what failed, or delete it to free its room."),
-    "made_for_another": "Nothing here can use it, and the budget removes it first. Delete it to free its room now.",
-    "checkpoint_gone": "Put the checkpoint back, or delete the graph to free its room.",
-    "unsigned": "It may be another installation's. Import it with `onegraph import --trust`, or delete its folder.",
-    "wrong_signature": "Keep one key for all starts, as `onegraph doctor` says, or delete its folder.",
-    "wrong_publisher_signature": (
-        "It was changed after it was signed. Fetch it from the publisher again, or delete its folder."
-    ),
-    "unknown_publisher": "If you know who made it, run `onegraph trust add`.",
-    "needs_cryptography": "Install the package cryptography, and restart ComfyUI.",
-    "signing_key_refused": "Run `onegraph doctor`: it says what is wrong with the key and what to do.",
-    "publisher_list_refused": (
-        "Remove trusted-publishers.json from the graph folder, and trust the publishers anew (`onegraph trust add`)."
-    ),
-    "graph_withdrawn": (
-        "Its publisher took it back, so nothing loads it, and the next run compiles another one. Delete it."
-    ),
-    "newer_manifest": "Update OneGraph, or delete the graph's folder.",
-    "older_manifest": "Nothing here can use it, and the budget removes it first. Delete it to free its room now.",
-    "damaged": "Disabled. The next run compiles a new one. Delete its folder to free its room.",
-}
 _DAMAGED = frozenset(kind.code for kind in Damaged.__subclasses__())
 STATES = (
     *("signed", "stale", "quarantined", "pinned", "newer_manifest", "older_manifest"),
@@ -139,7 +118,7 @@ STATES = (
 
 
 def remedy(entry: Listed) -> str | None:
-    """Name what to do about an entry that is of no use here, a key of `REMEDIES`; None: nothing is wrong."""
+    """Name what to do about an entry that is of no use here, as `graphRemedies` do; None: nothing is wrong."""
     why = "quarantined" if entry.quarantined else entry.facts.code
     if not why and entry.unusable is not None:
         why = entry.unusable.code
@@ -150,7 +129,7 @@ def remedy_of(code: str) -> str | None:
     """As `remedy`, by the code of what is wrong."""
     if code in _DAMAGED:
         return "damaged"
-    return code if code in REMEDIES else None
+    return code if code in sentences("graphRemedies") else None
 
 
 def find(entries: Iterable[Listed], name: str) -> list[Listed]:

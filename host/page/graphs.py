@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...common import reasons
+from ...common import reasons, remedies
 from ...common.plain_text import plain
 from ...graph_cache.disk import inventory, report
 from ...graph_cache.disk.listing import Listed
@@ -92,7 +92,7 @@ def details(request: GraphRequest) -> DetailedGraph | Refusal:
         for path in sorted(one.path.iterdir()):
             files.append(File(name=plain(path.name), bytes=path.lstat().st_size))
     code = report.remedy(one)
-    remedy = None if code is None else report.REMEDIES[code]
+    remedy = None if code is None else remedies.sentences("graphRemedies")[code]
     return DetailedGraph(
         entry=entry(one), details=Details(key=_texts(key), files=files, remedy=remedy, remedy_code=code)
     )
