@@ -6,6 +6,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +17,23 @@ from pydantic import Field, ValidationError
 from ...common.errors import LoadError
 from . import library as oneflow
 from . import lowering, memory
-from .counters import counters
 from .library import Library
 from .program import Program, Strict
 
 JOB_FILE = "graph.oneflow"
 DESCRIPTION_FILE = "graph.json"
 _numbers = itertools.count()
+
+
+@dataclass
+class Counters:
+    """What this process did: lowerings of a program to a job, and initialisations of a job's runtime."""
+
+    traces: int = 0
+    inits: int = 0
+
+
+counters = Counters()
 
 
 class TensorRecord(Strict):

@@ -285,7 +285,7 @@ class Library:
         """torch's name of a data type in a job."""
         return self._names.get(data_type, "unknown")
 
-    def adopt(self, job: Any, name: str) -> Any:
+    def prepare(self, job: Any, name: str) -> Any:
         """Prepare a job that another process built to run here, under a name new to this process.
 
         Symbol ids in a job belong to the process that wrote it, so every op is moved into a scope of this one.
@@ -303,7 +303,7 @@ class Library:
     def register(
         self, graph: Any, inputs: dict[str, Any], outputs: dict[str, Any], weights: dict[str, Any]
     ) -> tuple[Any, Any]:
-        """Tell an adopted job its tensors by op name; the (output, weight) tuples that `run` takes."""
+        """Tell a prepared job its tensors by op name; the (output, weight) tuples that `run` takes."""
         output_tuple, weight_tuple = self._tuple(list(outputs.values())), self._tuple(list(weights.values()))
         self._internal.nn.graph.SoftSyncNNGraphBuffers(output_tuple, graph)
         graph.register_input_op_names_and_tensors(list(inputs), self._tuple(list(inputs.values())))

@@ -225,9 +225,9 @@ def _input(node: str, value: torch.Tensor, ranges: Any) -> Input:
         if isinstance(size, int):
             dims.append(size)
             continue
-        found = expression(size)
-        match = _SIZE.fullmatch(str(found))
-        symbols = list(found.free_symbols)
+        symbolic = expression(size)
+        match = _SIZE.fullmatch(str(symbolic))
+        symbols = list(symbolic.free_symbols)
         if match is None or len(symbols) != 1 or symbols[0] not in ranges:
             dims.append(None)
             continue

@@ -18,8 +18,7 @@ import torch
 from ...common.errors import LoadError
 from ...common.outputs import Output, output_of
 from . import library as oneflow
-from .counters import counters
-from .graph import Description
+from .graph import Description, counters
 from .library import Library
 
 MOST_GARBAGE = 2**30
@@ -112,7 +111,7 @@ class Runtime:
             if self._graph is not None or self._weights is None:
                 return
             job = read(library, self._data, description)
-            graph = library.adopt(job, f"onegraph_{next(_numbers)}")
+            graph = library.prepare(job, f"onegraph_{next(_numbers)}")
             shared = {r.op: library.share(self._weights[r.name]) for r in description.weights}
             empty = {
                 r.op: library.empty(r.shape, r.dtype, description.device)
