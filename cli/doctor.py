@@ -163,10 +163,10 @@ def _disk() -> Iterator[Check]:
     full = limit is not None and taken > limit
     remedy = "run `onegraph prune`, unpin graphs, or raise ONEGRAPH_DISK_BUDGET" if full else ""
     yield Check("budget", "note" if full else "ok", f"{sums.graphs} graphs take {in_words(taken)} of {of}", remedy)
-    for place in dict.fromkeys([store.graphs, *store.disk.folders()]):
-        free = free_bytes(place)
+    for folder in dict.fromkeys([store.graphs, *store.disk.folders()]):
+        free = free_bytes(folder)
         if free is not None and free < _LITTLE:
-            text = f"{in_words(free)} are free for {place}"
+            text = f"{in_words(free)} are free for {folder}"
             yield Check("free space", "problem", text, "free some disk space, or set ONEGRAPH_HOME to another disk")
     if sums.states.get("stale"):
         text = f"{sums.states['stale']} graphs cannot be used here any more"

@@ -186,10 +186,10 @@ def sync_folder(folder: Path) -> None:
 
 def nearest(folder: Path) -> Path:
     """Return a folder, or the nearest one above it where it does not exist. Raises OSError, as below a file."""
-    for place in (folder, *folder.parents):
+    for above in (folder, *folder.parents):
         with contextlib.suppress(FileNotFoundError):
-            place.stat()
-            return place
+            above.stat()
+            return above
     return folder
 
 

@@ -111,10 +111,10 @@ class Store:
         judged = self.find(key, differs, source.digest)
         if isinstance(judged, Miss):
             condemned = self.private.condemned(key)
-            for place in self._folders(source, neighbours):
-                for offer in place.offers(key, differs, condemned):
+            for folder in self._folders(source, neighbours):
+                for offer in folder.offers(key, differs, condemned):
                     if isinstance(offer, Entry) and isinstance(check(offer), Sound):
-                        return Hit(offer, place)
+                        return Hit(offer, folder)
         return judged
 
     def take(
@@ -143,8 +143,8 @@ class Store:
 
     def _take(self, wanted: Wanted, sources: Iterable[Source]) -> Taken | Reason | None:
         refused: Reason | None = None
-        for place in sources:
-            taken = place.take(wanted, self.private)
+        for source in sources:
+            taken = source.take(wanted, self.private)
             if isinstance(taken, Taken):
                 return taken
             refused = refused or taken
@@ -169,8 +169,8 @@ class Store:
         """
         by_digest: dict[str, dict[str, Any]] = {}
         missing = {*architectures}
-        places = (place.entries(component) for place in self._folders(source, neighbours))
-        for entries in itertools.chain([self.private.trusted(component)], places):
+        in_folders = (folder.entries(component) for folder in self._folders(source, neighbours))
+        for entries in itertools.chain([self.private.trusted(component)], in_folders):
             for key in (entry.manifest.key for entry in entries):
                 if key.get("architecture") in architectures:
                     by_digest.setdefault(key_digest(key), key)

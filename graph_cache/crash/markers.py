@@ -66,10 +66,12 @@ class Markers:
 
     def clear_loading(self, folder: Path) -> None:
         """Forget all deaths, so that the entry in the folder is judged by what comes."""
-        place = self._folder(_LOADING, folder)
+        location = self._folder(_LOADING, folder)
         # A process that died while it made its marker loaded nothing yet.
-        unfinished = [place / name for name in listed_now(place) if is_nonce(name) and is_unfinished(place / name)]
-        for file in [*_deaths(place), *unfinished]:
+        unfinished = [
+            location / name for name in listed_now(location) if is_nonce(name) and is_unfinished(location / name)
+        ]
+        for file in [*_deaths(location), *unfinished]:
             discard(file)
 
     def _folder(self, activity: str, entry: Path) -> Path:

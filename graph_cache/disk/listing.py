@@ -76,7 +76,7 @@ class Listed:
         used: when a process loaded it last, or when it was made; seconds since 1970.
         uses: how often a process restored it.
         unusable: why no process of this installation can use it.
-        quarantined: whether it was moved aside.
+        quarantined: whether it was quarantined, so that nothing loads it.
         beside: whether it is a copy beside a checkpoint, which the disk budget does not count.
         stamp: tells whether it is as it was when it was read; see `scan`.
     """

@@ -1,4 +1,4 @@
-"""Bundles: what an export writes and an import takes over, a folder or a tar file of the same layout.
+"""Bundles: what an export writes and an import reads, a folder or a tar file of the same layout.
 
 `bundle.json` lists the graphs; each lies in `<model hash>/<component>/<entry>/`, with `manifest.json`, `publisher.json`
 and its files, as in a user's folder. A tar file holds regular files with short names only, so its headers are read

@@ -175,8 +175,8 @@ class Signer:
 
 def _may_be_written(folder: Path) -> bool:
     with contextlib.suppress(NotADirectoryError):
-        place = nearest(folder)
-        return place.is_dir() and os.access(place, os.W_OK)
+        existing = nearest(folder)
+        return existing.is_dir() and os.access(existing, os.W_OK)
     return False
 
 

@@ -102,15 +102,15 @@ class _Graph:
 
     def behind(self, link: Any, depth: int = 0) -> _Output | _Value | None:
         """Follow a link to what it brings; None: nothing."""
-        found = self.links.get(link)
-        if found is None or depth > _DEEPEST:
+        followed = self.links.get(link)
+        if followed is None or depth > _DEEPEST:
             return None
-        if self.outer is not None and found.origin == self.inner_inputs:
-            return self._given(found.slot, depth)
-        node = self.nodes.get(found.origin)
-        return None if node is None else self._output(node, found.slot, depth + 1)
+        if self.outer is not None and followed.origin == self.inner_inputs:
+            return self._outer_value(followed.slot, depth)
+        node = self.nodes.get(followed.origin)
+        return None if node is None else self._output(node, followed.slot, depth + 1)
 
-    def _given(self, slot: int, depth: int) -> _Output | _Value | None:
+    def _outer_value(self, slot: int, depth: int) -> _Output | _Value | None:
         """What the subgraph's node is given for one of its inputs, or holds in a widget."""
         assert self.outer is not None
         graph, node = self.outer
@@ -189,11 +189,11 @@ def _link(data: Any) -> tuple[Any, _Link]:
 
 def inputs_of(kind: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs of a type of node by name, in the order of its widgets."""
-    given = kind.get("input") or {}
+    groups = kind.get("input") or {}
     order = kind.get("input_order") or {}
     made: dict[str, Any] = {}
     for group in ("required", "optional"):
-        inputs = given.get(group) or {}
+        inputs = groups.get(group) or {}
         made |= {name: inputs[name] for name in (*order.get(group, ()), *inputs) if name in inputs}
     return made
 

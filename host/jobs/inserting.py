@@ -51,9 +51,9 @@ def with_compile_nodes(prompt: Prompt, types: Types) -> tuple[Prompt, list[str]]
             name = f"{key} compiled" if slot == slots[0] else f"{key} compiled {slot}"
             made[name] = {"class_type": COMPILE_MODEL, "inputs": {**defaults, "model": [key, slot]}}
             for other in changed.values():
-                for place, value in other["inputs"].items():
+                for input_name, value in other["inputs"].items():
                     if value == [key, slot]:
-                        other["inputs"][place] = [name, 0]
+                        other["inputs"][input_name] = [name, 0]
     return changed | made, loaders
 
 

@@ -49,11 +49,11 @@ def facts(model: SampledModel) -> ModelFacts:
     """Tell of a model what its file's header and the cached graphs do. Never raises; nothing is loaded or written."""
     import folder_paths
 
-    found = folder_paths.get_full_path(model.folder, model.file) if model.file else None
-    if found is None:
+    full_path = folder_paths.get_full_path(model.folder, model.file) if model.file else None
+    if full_path is None:
         missing = f"{model.file} is not in this ComfyUI's model folders, so its family is not known"
         return _facts(model, "unknown", missing if model.file else f"{model.type} names no file of a model")
-    path = Path(found)
+    path = Path(full_path)
     family, formats = "", tuple[str, ...]()
     try:
         if path.suffix.lower() == ".gguf":

@@ -182,12 +182,12 @@ class Paged:
         """
         vbar, signature = self.vbar, b""
         for start in range(0, size, _PIECE):
-            found = vbar.fault(vbar.base_addr + start, min(_PIECE, size - start))
-            if found is None:
+            pages = vbar.fault(vbar.base_addr + start, min(_PIECE, size - start))
+            if pages is None:
                 if start:
                     vbar.unpin(vbar.base_addr, start)
                 return None
-            signature += bytes(found)
+            signature += bytes(pages)
         return signature
 
     def release(self) -> None:
