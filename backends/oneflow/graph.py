@@ -15,10 +15,11 @@ from blake3 import blake3
 from pydantic import Field, ValidationError
 
 from ...common.errors import LoadError
+from ...common.strict import Strict
 from . import library as oneflow
 from . import lowering, memory
 from .library import Library
-from .program import Program, Strict
+from .program import Program
 
 JOB_FILE = "graph.oneflow"
 DESCRIPTION_FILE = "graph.json"

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from ...common.errors import CompileError, in_brief
+from ...common.strict import Strict
 from ...common.torch_private import expression
 
 PROGRAM_FILE = "program.json"
@@ -26,12 +27,6 @@ _SIZE = re.compile(r"(?:(\d+)\*)?([A-Za-z_]\w*)")
 # An argument: a plain value, a list of arguments, or an object with one key: {"node": name} for another operation's
 # result, {"dtype": name}, {"float": "inf"} for what JSON has no number for.
 Argument = Any
-
-
-class Strict(BaseModel):
-    """Base of what is read from a graph's files: unknown fields are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Size(Strict):

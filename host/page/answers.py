@@ -6,18 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ...common.reasons import Reason
+from ...common.strict import Strict
 
 ENTRY_ID = r"^[0-9a-f]{10}$"
 JOB_ID = r"^[0-9a-f]{32}$"
 
 
-class RequestBody(BaseModel):
+class RequestBody(Strict):
     """What a client may send, in the path, the query or as JSON. Anything else is refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class GraphRequest(RequestBody):
@@ -32,10 +31,8 @@ class JobRequest(RequestBody):
     job: str = Field(pattern=JOB_ID)
 
 
-class AnswerBody(BaseModel):
+class AnswerBody(Strict):
     """What a client is sent, as JSON."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from ...common import remedies
 from ...common.errors import without_paths
 from ...common.reasons import Reason
+from ...common.strict import Strict
 from ...compiler.process.progress import Progress
 from ...runtime.calls.run_report import RunReport
 from . import events, status
@@ -26,21 +25,20 @@ _EVERY = 0.5  # seconds between two events of one compile
 _MOST_REASONS = 20
 
 
-class Why(BaseModel):
+class Why(Strict):
     """Calls that ran eager for one reason.
 
     Attributes:
         remedy: names what to do (`common.remedies`); None: `text` says it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     code: str
     text: str
     calls: int
     remedy: str | None = None
 
 
-class Badge(BaseModel):
+class Badge(Strict):
     """What a node did in its last prompt, or does now.
 
     Attributes:
@@ -53,7 +51,6 @@ class Badge(BaseModel):
             `reasons` counts calls of blocks, too.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     state: BadgeState
     text: str
     progress: float | None = None
@@ -65,7 +62,7 @@ class Badge(BaseModel):
     reasons: tuple[Why, ...] = ()
 
 
-class BadgeOf(BaseModel):
+class BadgeOf(Strict):
     """Whose a badge is. The ids of nodes are the same in many workflows: the prompt tells them apart.
 
     Attributes:
@@ -73,7 +70,6 @@ class BadgeOf(BaseModel):
         badge: None: there is none any more.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     node: str
     prompt_id: str | None
     client_id: str | None
