@@ -14,24 +14,24 @@ from .models import QueuedJob, Workflow
 _UNKNOWN = Refusal(404, reasons.UnknownJob())
 
 
-def begin(request: Workflow) -> QueuedJob | Refusal:
+def begin(fields: Workflow) -> QueuedJob | Refusal:
     """POST bake: queue the workflow as `onegraph bake` does."""
     lacking = contract.refusal("baking")
     if lacking is not None:
         return Refusal(501, lacking)
     try:
-        prompt, _ = workflows.prompt_of(request.prompt, NodeTypes())
+        prompt, _ = workflows.prompt_of(fields.prompt, NodeTypes())
     except JobError as error:
         return workflows.refused(error)
     job = jobs.add(prompt)
     return Refusal(429, reasons.TooManyJobs()) if job is None else QueuedJob(job=job.job)
 
 
-def read(request: JobRequest) -> BakeProgress | Refusal:
+def read(fields: JobRequest) -> BakeProgress | Refusal:
     """GET bake/{job}: how far it is."""
-    return jobs.get(request.job) or _UNKNOWN
+    return jobs.get(fields.job) or _UNKNOWN
 
 
-def cancel(request: JobRequest) -> BakeProgress | Refusal:
+def cancel(fields: JobRequest) -> BakeProgress | Refusal:
     """POST bake/{job}/cancel: end the job; what it compiled stays."""
-    return jobs.cancel(request.job) or _UNKNOWN
+    return jobs.cancel(fields.job) or _UNKNOWN

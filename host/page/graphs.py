@@ -37,8 +37,8 @@ def all_graphs() -> list[Listed]:
     return registry().store.disk.scan(model_files.folders())
 
 
-def _find(request: GraphRequest) -> Listed | None:
-    return next((one for one in all_graphs() if one.id == request.id), None)
+def _find(fields: GraphRequest) -> Listed | None:
+    return next((one for one in all_graphs() if one.id == fields.id), None)
 
 
 def entry(one: Listed) -> Entry:
@@ -51,21 +51,21 @@ def _described(entries: Iterable[Listed]) -> list[Entry]:
     return [Entry(**vars(report.describe(one)), restore_seconds=seconds.get(one.path.name)) for one in entries]
 
 
-def list_graphs(request: ListOfGraphs) -> Graphs | Refusal:
+def list_graphs(fields: ListOfGraphs) -> Graphs | Refusal:
     """GET graphs: those that are asked for, in order."""
-    refused = report.state_refusal(request.state)
+    refused = report.state_refusal(fields.state)
     if refused is not None:
         return Refusal(400, refused)
     disk = registry().store.disk
-    entries, complete = disk.scan_soon(model_files.folders(), _PATIENCE) if request.partial else (all_graphs(), True)
-    wanted = {name: value for name in ("state", "model", "component") if (value := getattr(request, name))}
-    listed = [one for one in entries if request.beside or not one.beside]
-    chosen = [one for one in listed if report.is_wanted(one, wanted) and _holds(one, request.search.casefold())]
-    backwards = request.sort in report.LARGEST_FIRST if not request.order else request.order == "desc"
-    order = report.state_of if request.sort == "state" else report.ORDERS[request.sort]
+    entries, complete = disk.scan_soon(model_files.folders(), _PATIENCE) if fields.partial else (all_graphs(), True)
+    wanted = {name: value for name in ("state", "model", "component") if (value := getattr(fields, name))}
+    listed = [one for one in entries if fields.beside or not one.beside]
+    chosen = [one for one in listed if report.is_wanted(one, wanted) and _holds(one, fields.search.casefold())]
+    backwards = fields.sort in report.LARGEST_FIRST if not fields.order else fields.order == "desc"
+    order = report.state_of if fields.sort == "state" else report.ORDERS[fields.sort]
     chosen.sort(key=order, reverse=backwards)
     return Graphs(
-        entries=_described(chosen[request.offset : request.offset + request.limit]),
+        entries=_described(chosen[fields.offset : fields.offset + fields.limit]),
         total=len(chosen),
         totals=report.totals(disk, entries),
         revision=revision(entries),
@@ -80,9 +80,9 @@ def _holds(one: Listed, text: str) -> bool:
     return not text or any(text in fact.casefold() for fact in (*texts, facts.digest, *facts.target.values()))
 
 
-def details(request: GraphRequest) -> DetailedGraph | Refusal:
+def details(fields: GraphRequest) -> DetailedGraph | Refusal:
     """GET graphs/{id}: its key, its files, and what to do where it is of no use."""
-    one = _find(request)
+    one = _find(fields)
     if one is None:
         return _UNKNOWN
     stored = read(one.path)
@@ -116,12 +116,12 @@ def _on_one(act: Callable[[Listed], tuple[str, str, bool]]) -> Callable[[GraphRe
     """Make a route of what is done with one entry, which gives a code, a text, and whether it is done."""
 
     @functools.wraps(act)
-    def route(request: GraphRequest) -> ActionResult | Refusal:
-        one = _find(request)
+    def route(fields: GraphRequest) -> ActionResult | Refusal:
+        one = _find(fields)
         if one is None:
             return _UNKNOWN
         code, text, done = act(one)
-        now = _find(request)
+        now = _find(fields)
         return ActionResult(done=done, text=text, code=code, entry=None if now is None else entry(now))
 
     return route
@@ -178,18 +178,18 @@ def retry(one: Listed) -> tuple[str, str, bool]:
     return "forgotten", "The next run tries to compile the graph again.", True
 
 
-def prune(request: Prune) -> PruneResult:
+def prune(fields: Prune) -> PruneResult:
     """POST prune: remove what is over the budget, or tell what would be removed."""
     disk = registry().store.disk
-    if request.beside:
-        done = disk.prune_copies(inventory.unusable(), model_files.folders(), request.dry_run)
+    if fields.beside:
+        done = disk.prune_copies(inventory.unusable(), model_files.folders(), fields.dry_run)
     else:
         due = inventory.over(disk.allowance.bytes)
-        done = (disk.would_prune if request.dry_run else disk.prune)(due)
+        done = (disk.would_prune if fields.dry_run else disk.prune)(due)
     return PruneResult(
         removed=_described(done.removed),
         kept_in_use=len(done.used),
         before=done.before,
         after=done.after,
-        dry_run=request.dry_run,
+        dry_run=fields.dry_run,
     )

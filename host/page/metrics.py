@@ -18,7 +18,7 @@ CONTENT_TYPE = "text/plain"
 _UNIT = "onegraph_"
 
 
-def read(request: NoFields) -> Text:
+def read(fields: NoFields) -> Text:
     """GET metrics."""
     return Text("\n".join(_lines()) + "\n", CONTENT_TYPE)
 

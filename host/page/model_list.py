@@ -11,7 +11,7 @@ from .graphs import all_graphs
 from .models import ModelFile, ModelFiles, ModelState, NoFields
 
 
-def list_models(request: NoFields) -> ModelFiles:
+def list_models(fields: NoFields) -> ModelFiles:
     """GET models."""
     graphs = model_files.by_checkpoint(all_graphs())
     return ModelFiles(models=[_judge(file, graphs.get(file.beside, ())) for file in model_files.files()])

@@ -48,17 +48,17 @@ def status() -> dict[str, Any]:
     return shown
 
 
-def read(request: NoFields) -> dict[str, Any]:
+def read(fields: NoFields) -> dict[str, Any]:
     """GET status."""
     return status()
 
 
-def all_badges(request: NoFields) -> Badges:
+def all_badges(fields: NoFields) -> Badges:
     """GET badges: those of all nodes, for a page that was just opened."""
     return Badges(badges=badges.all_badges())
 
 
-def ready(request: NoFields) -> Readiness | WithStatus:
+def ready(fields: NoFields) -> Readiness | WithStatus:
     """GET ready: 200 once the graphs of the warm-up list are restored, or without a list; 503 before."""
     left = warm_up.waiting_for()
     answer = Readiness(ready=not left, waiting_for=left)

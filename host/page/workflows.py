@@ -18,10 +18,10 @@ from .models import EditorWorkflow, ExplainedWorkflow, Workflow
 _SENT = "The workflow"
 
 
-def insert(request: EditorWorkflow) -> Text | Refusal:
+def insert(fields: EditorWorkflow) -> Text | Refusal:
     """POST insert: the workflow with Compile Model, as it is put into ComfyUI's editor."""
     try:
-        made, after = inserting.inserted(request.workflow, _SENT)
+        made, after = inserting.inserted(fields.workflow, _SENT)
     except JobError as error:
         return Refusal(400, reasons.WorkflowRefused(str(error)))
     if not after:
@@ -30,14 +30,14 @@ def insert(request: EditorWorkflow) -> Text | Refusal:
     return Text(json.dumps({"workflow": made, "after": after}), "application/json")
 
 
-def explain(request: Workflow) -> ExplainedWorkflow | Refusal:
+def explain(fields: Workflow) -> ExplainedWorkflow | Refusal:
     """POST explain: the models that a workflow samples, by the headers of their files."""
     lacking = contract.refusal("headers")
     if lacking is not None:
         return Refusal(501, lacking)
     types = NodeTypes()
     try:
-        prompt, after = prompt_of(request.prompt, types)
+        prompt, after = prompt_of(fields.prompt, types)
     except JobError as error:
         return refused(error)
     models = [facts(model) for model in sampled_models(prompt, types)]
