@@ -4,31 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .base import (
-    AVAILABLE,
-    OPERATIONS,
-    Availability,
-    Backend,
-    Rebuilds,
-    Runner,
-    ServesBlocks,
-    SharesCompiles,
-    rebuilder,
-)
-
-__all__ = [
-    "AVAILABLE",
-    "OPERATIONS",
-    "Availability",
-    "Backend",
-    "Rebuilds",
-    "Runner",
-    "ServesBlocks",
-    "SharesCompiles",
-    "get",
-    "known",
-    "rebuilder",
-]
+from .base import AVAILABLE as AVAILABLE
+from .base import OPERATIONS as OPERATIONS
+from .base import Availability as Availability
+from .base import Backend as Backend
+from .base import Rebuilds as Rebuilds
+from .base import Runner as Runner
+from .base import ServesBlocks as ServesBlocks
+from .base import SharesCompiles as SharesCompiles
+from .base import rebuilder as rebuilder
 
 
 def known() -> Sequence[str]:

@@ -10,7 +10,7 @@ _streams = threading.local()
 
 
 def capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream on which this thread captures, always the same one.
+    """Return the stream on which this thread captures, always the same one.
 
     torch's cuBLAS keeps a workspace of 32 MiB for each stream that it was ever called on. The first call on it is
     a plain one, or the workspace would belong to the capture and never be given back.

@@ -58,27 +58,7 @@ class CapturePolicy:
     most_needed: int = 2
 
 
-NEVER = CapturePolicy(after=0)
-ALWAYS = CapturePolicy(launching=-1.0, largest_share=1.0)  # whether it pays or not
-
-_USUAL = CapturePolicy()
-_policy = _USUAL
-
-
-def policy() -> CapturePolicy:
-    """The policy of this process."""
-    return _policy
-
-
-@contextlib.contextmanager
-def using(new: CapturePolicy) -> Iterator[None]:
-    """While this lasts another policy is the process's, e.g. to measure calls without CUDA graphs."""
-    global _policy
-    before, _policy = _policy, new
-    try:
-        yield
-    finally:
-        _policy = before
+policy = CapturePolicy()  # of this process; what measures replaces it
 
 
 @dataclass
@@ -101,10 +81,10 @@ class Trials(Protocol):
     """Which calls pay to be replayed on this machine, by the shapes of their inputs: decided once for all processes."""
 
     def pays(self, shapes: str) -> bool | None:
-        """Whether replaying such calls pays; None: nobody has measured it."""
+        """Tell whether replaying such calls pays; None: nobody has measured it."""
 
     def remember(self, shapes: str, pays: bool) -> None:
-        """Keep what was measured."""
+        """Record what was measured."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +123,7 @@ class CudaGraphs:
         self.trials: Trials | None = None
 
     def __call__(self, *inputs: torch.Tensor) -> Output:
-        if not self._allowed or not _policy.after or inputs[0].device.type != "cuda":
+        if not self._allowed or not policy.after or inputs[0].device.type != "cuda":
             return self._function(*inputs)
         replayed = self.replayed(inputs)
         if replayed is not None:
@@ -156,7 +136,7 @@ class CudaGraphs:
 
     def replayed(self, inputs: tuple[torch.Tensor, ...]) -> Output | None:
         """Replay a call that was captured, in whatever thread; None: there is no such one."""
-        kept = self._captured if _policy.after else {}
+        kept = self._captured if policy.after else {}
         captured = kept.get(tuple(t.shape for t in inputs)) if kept else None
         if captured is None or torch.cuda.current_stream(inputs[0].device) != captured.stream:
             return None
@@ -165,11 +145,11 @@ class CudaGraphs:
 
     def due(self, inputs: tuple[torch.Tensor, ...]) -> bool:
         """Tell whether this call would be captured, if it is on a GPU."""
-        if not self._allowed or self._paused or _policy.after <= 0:
+        if not self._allowed or self._paused or policy.after <= 0:
             return False
         shapes = tuple(t.shape for t in inputs)
         decided = shapes in self._captured or shapes in self._refused
-        return _policy.after <= self._calls[shapes] and not decided
+        return policy.after <= self._calls[shapes] and not decided
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -181,7 +161,7 @@ class CudaGraphs:
             self._paused = before
 
     def release(self, why: Release) -> int:
-        """Give the memory of captured calls back. They are captured again when they come again.
+        """Return the memory of captured calls back. They are captured again when they come again.
 
         Args:
             why: "freed" when nothing uses them any more, "needed" when the host has no memory for something else:
@@ -195,7 +175,7 @@ class CudaGraphs:
             if self._device is not None and self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)  # a replay may be under way
             self._needed += why == "needed"
-            if self._needed > _policy.most_needed:
+            if self._needed > policy.most_needed:
                 self._allowed = False
             self.clear()
         return held
@@ -227,7 +207,7 @@ class CudaGraphs:
 
     def trim(self, available: int) -> None:
         """Clear if the CUDA graphs hold much in comparison with the bytes that are available without them."""
-        if self.held_bytes > _policy.trim_share * available:
+        if self.held_bytes > policy.trim_share * available:
             log.debug("CUDA graphs of %d MiB are given back", self.held_bytes >> 20)
             self._refused |= set(self._captured)
             self.clear()
@@ -253,12 +233,12 @@ class CudaGraphs:
             shares.append(launched / (time.perf_counter() - started))
         assert expected is not None
         needed = torch.cuda.max_memory_allocated(device) - before
-        pays = paid_before or statistics.median(shares) > _policy.launching
+        pays = paid_before or statistics.median(shares) > policy.launching
         if paid_before is None:
             counters.trials += 1
-            if self.trials is not None and _policy is _USUAL:  # a measurement's own policy says nothing
+            if self.trials is not None and policy == CapturePolicy():  # a measurement's own policy says nothing
                 self.trials.remember(_in_words(shapes), pays)
-        if not pays or needed > _policy.largest_share * torch.cuda.mem_get_info(device)[0]:
+        if not pays or needed > policy.largest_share * torch.cuda.mem_get_info(device)[0]:
             return expected
         try:
             self._keep_if_right(shapes, inputs, expected)
@@ -278,7 +258,7 @@ class CudaGraphs:
         self.held_bytes += max(0, free - torch.cuda.mem_get_info(device)[0])
         kept = distance <= _TOLERANCE
         if kept:
-            if len(self._captured) >= _policy.most:
+            if len(self._captured) >= policy.most:
                 oldest = next(iter(self._captured))
                 del self._captured[oldest]
                 self._calls[oldest] = 0

@@ -12,16 +12,14 @@ from . import on_ray, plans
 from .fleet import opened
 from .on_ray import Row
 from .output import print_json, print_line, print_table
-from .sharing import plain_errors, refuse
+from .sharing import key_file_of, plain_errors
 
 _INTERRUPTED = 130
 
 
 def bake_plan(path: Path, on: str, dry_run: bool, as_json: bool) -> NoReturn:
     """Bake what a plan asks for and its store lacks. Ends the command: 0 if all is there, 3 if something failed."""
-    from ..common.reasons import BadPublisherName
     from ..graph_cache.layout import user_folder
-    from ..graph_cache.sources import exporting
     from ..graph_cache.sources.pushing import Pusher
     from ..graph_cache.trust import ed25519, key_file
 
@@ -31,9 +29,7 @@ def bake_plan(path: Path, on: str, dry_run: bool, as_json: bool) -> NoReturn:
         items = plans.items(plan, path.parent)
     except (plans.PlanError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
-    key = exporting.key_path(home, plan.publisher)
-    if isinstance(key, BadPublisherName):
-        refuse(key)
+    key = key_file_of(plan.publisher, home)
     remote = opened(plan.store)
     with plain_errors("bake"):
         ed25519.require()

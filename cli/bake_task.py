@@ -23,7 +23,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ..graph_cache import entry
 from ..graph_cache.sources import pushing
-from ..graph_cache.sources.pushing import Unsigned
+from ..graph_cache.sources.pushing import UnsignedGraph
 from ..graph_cache.sources.records import Digest
 from ..graph_cache.sources.transport import STORES
 from ..graph_cache.store import Store
@@ -46,7 +46,7 @@ class Baked:
         failed: why it did not run to its end.
     """
 
-    graphs: Annotated[tuple[Unsigned, ...], Field(max_length=_MOST_GRAPHS)]
+    graphs: Annotated[tuple[UnsignedGraph, ...], Field(max_length=_MOST_GRAPHS)]
     fetched: Annotated[tuple[Digest, ...], Field(max_length=_MOST_GRAPHS)] = ()
     failed: Annotated[str, Field(max_length=_LAST + 100)] = ""
 

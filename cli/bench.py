@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from ..common.errors import without_paths
-from . import report
+from . import child
 from .output import Json, print_json, print_line, print_table
 from .paths import existing_file
+from .report import page as report
 from .report.bench import page_of as bench_page
 
 CHOICES = ("eager", "inductor", "oneflow")
@@ -27,14 +25,10 @@ ISSUES = "https://github.com/onegraph/ComfyUI-OneGraph/issues"
 def _run(job: dict[str, Any], home: Path) -> dict[str, Any]:
     """Measure in a process of its own; `failed` holds its last line when it did not end well."""
     caches = {"ONEGRAPH_HOME": str(home), "TORCHINDUCTOR_CACHE_DIR": str(home / "inductor")}
-    done = subprocess.run(
-        [sys.executable, "-m", "onegraph.host.jobs.bench", json.dumps(job)],
-        capture_output=True, text=True, env={**os.environ, **caches}, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"failed": lines[-1][:200]}
-    figures: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    try:
+        figures: dict[str, Any] = child.result("host.jobs.bench", json.dumps(job), environ=caches)
+    except child.ChildFailedError as error:
+        return {"failed": str(error)[:200]}
     return figures
 
 

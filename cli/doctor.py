@@ -21,7 +21,7 @@ _LITTLE = 1 << 30  # bytes free on a disk
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One thing that was looked at.
 
     Attributes:
@@ -53,21 +53,21 @@ def doctor(as_json: Json = False) -> None:
     raise typer.Exit(1 if failed else 0)
 
 
-def _programs() -> Iterator[Finding]:
+def _programs() -> Iterator[Check]:
     """What a bug report begins with."""
     from ..common.version import __version__
 
     pack = Path(__file__).resolve().parents[1]
-    yield Finding("onegraph", "ok", f"OneGraph {__version__} in {pack}")
-    yield Finding("python", "ok", f"Python {platform.python_version()} on {platform.platform()}: {sys.executable}")
+    yield Check("onegraph", "ok", f"OneGraph {__version__} in {pack}")
+    yield Check("python", "ok", f"Python {platform.python_version()} on {platform.platform()}: {sys.executable}")
     for comfyui in (Path(os.environ.get("COMFYUI_PATH") or os.devnull), pack.parent.parent):
         with contextlib.suppress(OSError, ValueError):
             version = _VERSION.search((comfyui / "comfyui_version.py").read_text(encoding="utf-8"))
-            yield Finding("comfyui", "ok", f"ComfyUI {version[1] if version else 'of an unknown version'} in {comfyui}")
+            yield Check("comfyui", "ok", f"ComfyUI {version[1] if version else 'of an unknown version'} in {comfyui}")
             break
 
 
-def _backends() -> Iterator[Finding]:
+def _backends() -> Iterator[Check]:
     from ..common.errors import in_brief
     from ..graph_cache.layout import user_folder
 
@@ -76,19 +76,19 @@ def _backends() -> Iterator[Finding]:
     except (ImportError, OSError) as error:  # of a library that it needs
         text = f"torch cannot be imported by {sys.executable} ({in_brief(error)}), graph folder {user_folder()}"
         remedy = "run the `onegraph` of the Python that ComfyUI runs in, or install torch"
-        yield Finding("torch", "problem", text, remedy)
+        yield Check("torch", "problem", text, remedy)
         return
     from .. import backends
     from ..backends.inductor.toolchain import cpp_compiler
     from ..common.memory import in_words
     from ..common.torch_private import driver_version
 
-    yield Finding("torch", "ok", f"torch {torch.__version__}, graph folder {user_folder()}")
-    yield Finding("compiler", "ok", f"C++ compiler: {cpp_compiler() or 'none'}")
+    yield Check("torch", "ok", f"torch {torch.__version__}, graph folder {user_folder()}")
+    yield Check("compiler", "ok", f"C++ compiler: {cpp_compiler() or 'none'}")
     for index in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(index)
         text = f"{gpu.name}, sm_{gpu.major}{gpu.minor}, {in_words(gpu.total_memory)}, driver {driver_version()}"
-        yield Finding(f"gpu cuda:{index}", "ok", f"cuda:{index}: {text}")
+        yield Check(f"gpu cuda:{index}", "ok", f"cuda:{index}: {text}")
     devices = [torch.device("cpu"), *(torch.device("cuda", i) for i in range(torch.cuda.device_count()))]
     served: set[torch.device] = set()
     for name in backends.known():
@@ -101,50 +101,54 @@ def _backends() -> Iterator[Finding]:
             )
             if runs.ok and compiles.ok:
                 served.add(device)
-            yield Finding(f"{name} {device}", "ok" if runs.ok and compiles.ok else "note", text)
+            yield Check(f"{name} {device}", "ok" if runs.ok and compiles.ok else "note", text)
     for device in devices:
         if device not in served:
             remedy = "install what one of the backends above names, or import graphs that were compiled elsewhere"
-            yield Finding(f"compiling {device}", "problem", f"nothing compiles for {device} here", remedy)
+            yield Check(f"compiling {device}", "problem", f"nothing compiles for {device} here", remedy)
 
 
-def _store() -> Iterator[Finding]:
+def _store() -> Iterator[Check]:
     from ..common.errors import in_brief
     from ..common.reasons import Reason
+    from ..graph_cache.files import nearest
     from ..graph_cache.layout import user_folder
     from ..graph_cache.trust import private_folder
     from ..graph_cache.trust.signing import KEY_VARIABLE, Signer
 
     home = user_folder()
-    nearest = next(place for place in (home, *home.parents) if place.exists())
     loaded_from = private_folder.locate(home)
-    if not os.access(nearest, os.W_OK):
-        yield Finding(
+    try:
+        may_be_written = os.access(nearest(home), os.W_OK)
+    except OSError:  # a file stands in the way
+        may_be_written = False
+    if not may_be_written:
+        yield Check(
             "graph folder", "problem", f"the graph folder {home} cannot be written",
             "set ONEGRAPH_HOME to a folder that this user can write",
         )  # fmt: skip
     elif loaded_from != home:
-        yield Finding(
+        yield Check(
             "graph folder", "note", f"others may write the graph folder, so that graphs are loaded from {loaded_from}",
             "take the right to write it from others, or set ONEGRAPH_HOME to a folder of this user alone",
         )  # fmt: skip
     try:
         key = Signer(home).read_key()
     except OSError as error:
-        yield Finding("signing key", "problem", f"the key cannot be read: {in_brief(error)}", "look after that disk")
+        yield Check("signing key", "problem", f"the key cannot be read: {in_brief(error)}", "look after that disk")
         return
     refused = key if isinstance(key, Reason) else Signer(home).refused_key()
     if refused is not None:
         remedy = f"close it with chmod 600, or name a key in {KEY_VARIABLE}"
-        yield Finding("signing key", "problem" if isinstance(key, Reason) else "note", refused.text, remedy)
+        yield Check("signing key", "problem" if isinstance(key, Reason) else "note", refused.text, remedy)
     else:
         text = (
             "graphs are signed with a key of this user" if key else "the first compile makes a key to sign graphs with"
         )
-        yield Finding("signing key", "ok", text)
+        yield Check("signing key", "ok", text)
 
 
-def _disk() -> Iterator[Finding]:
+def _disk() -> Iterator[Check]:
     from ..common import stored_reasons
     from ..common.memory import in_words
     from ..common.reasons import BlockSmall
@@ -154,37 +158,32 @@ def _disk() -> Iterator[Finding]:
 
     store = Store()
     sums = totals(store.disk, store.disk.entries())
-    limit, taken = sums["budget_bytes"], sums["bytes"]
+    limit, taken = sums.budget_bytes, sums.bytes
     of = "no limit" if limit is None else in_words(limit)
     full = limit is not None and taken > limit
     remedy = "run `onegraph prune`, unpin graphs, or raise ONEGRAPH_DISK_BUDGET" if full else ""
-    yield Finding("budget", "note" if full else "ok", f"{sums['graphs']} graphs take {in_words(taken)} of {of}", remedy)
-    for place in dict.fromkeys([store.graphs, *store.disk.folders()]):
-        free = free_bytes(place)
+    yield Check("budget", "note" if full else "ok", f"{sums.graphs} graphs take {in_words(taken)} of {of}", remedy)
+    for folder in dict.fromkeys([store.graphs, *store.disk.folders()]):
+        free = free_bytes(folder)
         if free is not None and free < _LITTLE:
-            text = f"{in_words(free)} are free for {place}"
-            yield Finding("free space", "problem", text, "free some disk space, or set ONEGRAPH_HOME to another disk")
-    if sums["states"].get("stale"):
-        text = f"{sums['states']['stale']} graphs cannot be used here any more"
-        yield Finding("stale graphs", "note", text, "`onegraph ls --all --long --filter state=stale` tells why; "
+            text = f"{in_words(free)} are free for {folder}"
+            yield Check("free space", "problem", text, "free some disk space, or set ONEGRAPH_HOME to another disk")
+    if sums.states.get("stale"):
+        text = f"{sums.states['stale']} graphs cannot be used here any more"
+        yield Check("stale graphs", "note", text, "`onegraph ls --all --long --filter state=stale` tells why; "
                       "`onegraph prune --unusable` removes them")  # fmt: skip
-    if sums["states"].get("quarantined"):
-        text = f"{sums['states']['quarantined']} graphs were quarantined"
-        yield Finding("quarantined graphs", "note", text, "`onegraph prune --unusable` removes them")
+    if sums.states.get("quarantined"):
+        text = f"{sums.states['quarantined']} graphs were quarantined"
+        yield Check("quarantined graphs", "note", text, "`onegraph prune --unusable` removes them")
     for failed in store.notes.read().failures.values():
         for failure in failed.failures:
-            try:
-                reason = stored_reasons.from_json(failure.reason)
-                if isinstance(reason, BlockSmall):  # nothing failed, and nothing is tried again
-                    continue
-                why = reason.text
-            except ValueError:
-                why = "of another version of OneGraph"
-            text = f"not compiled: {failed.component}, {failed.label}: {why}"
-            yield Finding("failed compile", "note", text, "`onegraph retry` has all of them tried again")
+            if failure.reason.get("code") != BlockSmall.code:  # there nothing failed, and nothing is tried again
+                why = stored_reasons.sentence(failure.reason)
+                text = f"not compiled: {failed.component}, {failed.label}: {why}"
+                yield Check("failed compile", "note", text, "`onegraph retry` has all of them tried again")
 
 
-def _settings() -> Iterator[Finding]:
+def _settings() -> Iterator[Check]:
     from ..graph_cache.disk import budget
 
     text = os.environ.get(budget.VARIABLE, "")
@@ -192,4 +191,4 @@ def _settings() -> Iterator[Finding]:
         budget.parse(text or "0")
     except ValueError as error:
         remedy = f"set {budget.VARIABLE} to a size such as 20GiB; until then it is 10 GiB"
-        yield Finding("disk budget", "problem", f"{budget.VARIABLE}: {error}", remedy)
+        yield Check("disk budget", "problem", f"{budget.VARIABLE}: {error}", remedy)

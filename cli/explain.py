@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .output import Json, print_json, print_line
+from . import child
+from .output import Json, print_either, print_json, print_line
 from .paths import existing_file
 from .workflow import explain_workflow
 
@@ -69,21 +68,11 @@ def explain(
         "comfyui": str(comfyui.resolve()), "checkpoint": os.path.abspath(target), "backend": backend,  # noqa: PTH100
         "cpu": cpu or not _has_gpu(), "custom_node": custom_node,
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "onegraph.host.jobs.explain", json.dumps(job)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        if as_json:
-            print_json({"error": last})
-        else:
-            empty = target.is_file() and not target.stat().st_size
-            print_line(f"{target.name} is empty, not a checkpoint." if empty else f"Can't tell: {last}")
-        raise typer.Exit(1)
-    findings: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
+    try:
+        findings: list[dict[str, Any]] = child.result("host.jobs.explain", json.dumps(job))
+    except child.ChildFailedError as error:
+        print_either(as_json, {"error": str(error)}, f"Can't tell: {error}")
+        raise typer.Exit(1) from None
     if as_json:
         print_json({"checkpoint": str(target), "graphs": findings})
     else:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .output import Json, print_json, print_line, size
+from .output import Json, print_either, print_line, size
 from .paths import SharedFolders
-from .sharing import Publisher, plain_errors, refuse
+from .sharing import PublisherName, key_file_of, plain_errors, refuse, trusted_publishers
 
 if TYPE_CHECKING:
     from ..graph_cache.entry import Entry
-    from ..graph_cache.sources.source import Done
+    from ..graph_cache.sources.source import Transfer
     from ..graph_cache.sources.transport import Remote
 
 Where = Annotated[str, typer.Argument(metavar="STORE", help="An address: https://, s3://, gs://, hf:// or file:///.")]
@@ -24,7 +24,7 @@ Where = Annotated[str, typer.Argument(metavar="STORE", help="An address: https:/
 def push(
     store: Where,
     folders: SharedFolders = None,
-    publisher: Publisher = "",
+    publisher: PublisherName = "",
     as_json: Json = False,
 ) -> None:
     """Put graphs into a remote store, signed with your publisher's key: those that you may load yourself, each once.
@@ -32,15 +32,12 @@ def push(
     What is there already is not sent again, so that a push that was stopped goes on when it is run again. Machines that
     trust the key read the store where ONEGRAPH_STORES names it.
     """
-    from ..common.reasons import BadPublisherName
     from ..graph_cache.sources import exporting, pushing
     from ..graph_cache.store import Store
     from ..graph_cache.trust import ed25519, key_file
 
     here = Store()
-    path = exporting.key_path(here.home, publisher)
-    if isinstance(path, BadPublisherName):
-        refuse(path)
+    path = key_file_of(publisher, here.home)
     remote = opened(store)
     with plain_errors("push"):
         ed25519.require()  # before a key is made in vain
@@ -73,21 +70,18 @@ def pull(
 
     Each is verified before it is kept. What is there already is not fetched again.
     """
-    from ..common.reasons import PublisherListRefused, PublisherNotTrusted, StoreWithoutPublisher
+    from ..common.reasons import PublisherNotTrusted, StoreWithoutPublisher
     from ..graph_cache.sources import commands
     from ..graph_cache.sources import remote as remotes
     from ..graph_cache.store import Store
     from ..graph_cache.trust import ed25519
-    from ..graph_cache.trust.publishers import Publishers
 
     here = Store()
     remote = existing(store)
-    done: list[Done] = []
+    done: list[Transfer] = []
     with plain_errors("pull"):
         ed25519.require()
-        trusted = Publishers(here.home).trusted()
-        if isinstance(trusted, PublisherListRefused):
-            refuse(trusted)
+        trusted = trusted_publishers(here.home)
         if trust and trust not in trusted:
             refuse(PublisherNotTrusted(trust))
         if not trusted:
@@ -128,7 +122,7 @@ def withdraw(
             help="Graphs in your folders, as for `onegraph pin`; or in the store, by key as a bake prints it."
         ),
     ],
-    publisher: Publisher = "",
+    publisher: PublisherName = "",
     as_json: Json = False,
 ) -> None:
     """Take graphs back from a remote store: machines that read it use them no more, copies included.
@@ -137,18 +131,15 @@ def withdraw(
     """
     from blake3 import blake3
 
-    from ..common.reasons import BadPublisherName, NoPublisherKey, Reason
+    from ..common.reasons import NoPublisherKey, Reason
     from ..graph_cache.disk.report import find
     from ..graph_cache.entry import Entry, read
-    from ..graph_cache.sources import exporting
     from ..graph_cache.sources.pushing import Pusher
     from ..graph_cache.store import Store
     from ..graph_cache.trust import key_file
 
     here = Store()
-    path = exporting.key_path(here.home, publisher)
-    if isinstance(path, BadPublisherName):
-        refuse(path)
+    path = key_file_of(publisher, here.home)
     with plain_errors("withdraw"):
         private = key_file.read(path)
         if private is None:
@@ -170,12 +161,9 @@ def withdraw(
             print_line(f"No graph here or in the store has such a name: {', '.join(unknown)}. Nothing is withdrawn.")
             raise typer.Exit(1)
         after = pusher.withdraw(texts)
-    if as_json:
-        print_json({"withdrawn": sorted(texts), "total": len(after)})
-        return
-    for digest, folder in texts.items():
-        print_line(f"withdrawn  {folder}  {digest[:12]}")
-    print_line(f"{len(texts)} graphs withdrawn; {len(after)} so far")
+    lines = [f"withdrawn  {folder}  {digest[:12]}" for digest, folder in texts.items()]
+    data = {"withdrawn": sorted(texts), "total": len(after)}
+    print_either(as_json, data, *lines, f"{len(texts)} graphs withdrawn; {len(after)} so far")
 
 
 def _in_store(remote: Remote, public: str, name: str) -> dict[str, str]:
@@ -206,16 +194,14 @@ def collect(
             for name in garbage.names:
                 remote.remove(name)
     freed = sum(garbage.names.values())
-    if as_json:
-        print_json({
-            "files": [*garbage.names], "bytes": freed, "kept_bytes": garbage.kept, "young": garbage.young,
-            "dry_run": dry_run,
-        })  # fmt: skip
-        return
-    for name, count in garbage.names.items():
-        print_line(f"{'would go' if dry_run else 'removed'}  {name}  {size(count)}")
+    data = {
+        "files": [*garbage.names], "bytes": freed, "kept_bytes": garbage.kept, "young": garbage.young,
+        "dry_run": dry_run,
+    }  # fmt: skip
+    verb = "would go" if dry_run else "removed"
+    lines = [f"{verb}  {name}  {size(count)}" for name, count in garbage.names.items()]
     left = f"{garbage.young} files are too young" if garbage.young else f"{size(garbage.kept)} are needed"
-    print_line(f"{len(garbage.names)} files {'would go' if dry_run else 'removed'}, {size(freed)}; {left}")
+    print_either(as_json, data, *lines, f"{len(garbage.names)} files {verb}, {size(freed)}; {left}")
 
 
 def opened(text: str) -> Remote:
@@ -238,7 +224,7 @@ def existing(text: str) -> Remote:
     return remote
 
 
-def _each(steps: Iterable[Done], as_json: bool, quiet: tuple[str, ...] = ()) -> list[Done]:
+def _each(steps: Iterable[Transfer], as_json: bool, quiet: tuple[str, ...] = ()) -> list[Transfer]:
     """Print what is done as it is done."""
     done = []
     for one in steps:
@@ -249,16 +235,13 @@ def _each(steps: Iterable[Done], as_json: bool, quiet: tuple[str, ...] = ()) -> 
     return done
 
 
-def _tell(done: list[Done], as_json: bool, text: str, *, ok: bool, **more: Any) -> None:
+def _tell(done: list[Transfer], as_json: bool, text: str, *, ok: bool, **more: Any) -> None:
     """Print the last line, or all as one document; and end the command."""
-    if as_json:
-        rows = [
-            {"name": one.name, "did": one.did, "bytes": one.bytes, "code": one.reason.code if one.reason else ""}
-            for one in done
-        ]
-        print_json({"graphs": rows, **more})
-    else:
-        print_line(text)
+    rows = [
+        {"name": one.name, "did": one.did, "bytes": one.bytes, "code": one.reason.code if one.reason else ""}
+        for one in done
+    ]
+    print_either(as_json, {"graphs": rows, **more}, text)
     raise typer.Exit(0 if ok else 1)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import Json, print_json, print_line, print_table, size
+from .output import Json, print_either, print_json, print_line, print_table, size
 from .paths import Folders
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def list_graphs(
     if sort:
         shown.sort(key=ORDERS[sort], reverse=sort in LARGEST_FIRST)
     if as_json:
-        rows = [{**describe(one), "folder": one.folder} for one in shown]
+        rows = [{**describe(one).model_dump(), "folder": one.folder} for one in shown]
         print_json({"graphs": rows, "graph_folder": str(store.home)})
         return
     now = time.time()
@@ -132,19 +132,19 @@ def stats(folders: Folders = None, as_json: Json = False) -> None:
     sums = totals(store.disk, [*store.disk.entries(), *store.disk.copies(folders or None)])
     if as_json:
         roots = [str(root) for root in folders or store.disk.folders()]
-        print_json({**sums, "graph_folder": str(store.home), "folders": roots})
+        print_json({**sums.model_dump(), "graph_folder": str(store.home), "folders": roots})
         return
-    states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(sums["states"].items()))
-    print_line(f"{sums['graphs']} graphs ({states or 'none yet'}), {sums['pinned']} pinned")
-    limit = sums["budget_bytes"]
+    states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(sums.states.items()))
+    print_line(f"{sums.graphs} graphs ({states or 'none yet'}), {sums.pinned} pinned")
+    limit = sums.budget_bytes
     of = "no limit" if limit is None else f"a budget of {in_words(limit)}"
     print_line(
-        f"{in_words(sums['bytes'])} on the disk, which count for {of}; "
-        f"{sums['copies']} copies beside checkpoints take {in_words(sums['copies_bytes'])} more"
+        f"{in_words(sums.bytes)} on the disk, which count for {of}; "
+        f"{sums.copies} copies beside checkpoints take {in_words(sums.copies_bytes)} more"
     )
     print_line(
-        f"compiled in {sums['compile_seconds']:.0f} s; restored {sums['restores']} times, "
-        f"which saved {sums['saved_seconds']:.0f} s of compiling"
+        f"compiled in {sums.compile_seconds:.0f} s; restored {sums.restores} times, "
+        f"which saved {sums.saved_seconds:.0f} s of compiling"
     )
 
 
@@ -188,7 +188,7 @@ def prune(
         done = (store.disk.would_prune if dry_run else store.disk.prune)(due)
     over = not unusable and limit is not None and done.after > limit
     if as_json:
-        rows = [{**describe(one), "folder": one.folder} for one in done.removed]
+        rows = [{**describe(one).model_dump(), "folder": one.folder} for one in done.removed]
         print_json({
             "removed": rows, "in_use": [one.id for one in done.used],
             "bytes_before": done.before, "bytes_after": done.after, "budget_bytes": limit, "dry_run": dry_run,
@@ -241,11 +241,5 @@ def _mark(names: Sequence[str], folders: Sequence[Path], done: str, as_json: boo
                 failed.append(f"{one.folder} cannot be {done}: {error.strerror}")
             else:
                 marked.append(one.folder)
-    if as_json:
-        print_json({done: marked, "failed": failed})
-    else:
-        for folder in marked:
-            print_line(f"{done}  {folder}")
-        for line in failed:
-            print_line(line)
+    print_either(as_json, {done: marked, "failed": failed}, *(f"{done}  {folder}" for folder in marked), *failed)
     raise typer.Exit(1 if failed else 0)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .output import Json, print_json, print_line
+from . import child
+from .output import Json, print_either
 from .paths import existing_file
 
 
@@ -27,15 +25,12 @@ def insert(
     of OneGraph, or it cannot be read or written.
     """
     target = to or workflow.with_suffix(".onegraph.json")
-    command = [sys.executable, "-m", "onegraph.host.jobs.inserting", str(workflow), str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        told = {"after": [], "error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
-    else:
-        told = json.loads(done.stdout.strip().splitlines()[-1])
+    try:
+        told = child.result("host.jobs.inserting", str(workflow), str(target))
+    except child.ChildFailedError as error:
+        told = {"after": [], "error": str(error)}
     failed = str(told["error"])
-    if as_json:
-        print_json({"after": told["after"], "written": "" if failed else str(target), "error": failed})
-    else:
-        print_line(failed or f"with Compile Model (OneGraph) after node {', '.join(told['after'])}: {target}")
+    data = {"after": told["after"], "written": "" if failed else str(target), "error": failed}
+    text = f"with Compile Model (OneGraph) after node {', '.join(told['after'])}: {target}"
+    print_either(as_json, data, failed or text)
     raise typer.Exit(1 if failed else 0)

@@ -57,7 +57,7 @@ class NoRayError(ImportError):
 
 
 def versions() -> str:
-    """What graphs depend on besides what a plan says: its machines are to have the same as the one that runs it."""
+    """Name the versions that graphs depend on. The machines of a plan must have those of the one that runs it."""
     from ..common.installed import torch_version
     from ..common.version import __version__
     from ..graph_cache.key import FORMAT

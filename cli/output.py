@@ -21,8 +21,21 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(data, indent=1))
 
 
+def print_either(as_json: bool, data: Any, *lines: str) -> None:
+    """Print a JSON document, or lines in its place."""
+    if as_json:
+        print_json(data)
+    else:
+        for line in lines:
+            print_line(line)
+
+
 def size(count: int) -> str:
-    """Bytes for people: `1.5 MB`."""
+    """Write bytes for people, in megabytes.
+
+    >>> size(1_500_000)
+    '1.5 MB'
+    """
     return f"{count / 1e6:.1f} MB"
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
+
+from ..common.strict import Strict
 
 CAPABILITIES = {  # of NVIDIA's accelerators, by the names that Ray gives them
     "V100": "7.0", "T4": "7.5", "A100": "8.0", "A100-40G": "8.0", "A100-80G": "8.0", "A10G": "8.6", "L4": "8.9",
@@ -23,11 +25,7 @@ class PlanError(ValueError):
     """A plan cannot be used; the text says why."""
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Target(_Table):
+class Target(Strict):
     """A kind of machine.
 
     Attributes:
@@ -46,7 +44,7 @@ class Target(_Table):
     expect: dict[str, list[str]] = {}
 
 
-class Bake(_Table):
+class Bake(Strict):
     """What is run so that its graphs are compiled.
 
     Attributes:
@@ -82,7 +80,7 @@ class Bake(_Table):
         return self
 
 
-class Plan(_Table):
+class Plan(Strict):
     """A plan, as in its file."""
 
     store: str
@@ -92,7 +90,7 @@ class Plan(_Table):
     bake: list[Bake] = Field(min_length=1)
 
 
-class Item(_Table):
+class Item(Strict):
     """One task of a plan.
 
     Attributes:
@@ -110,7 +108,7 @@ class Item(_Table):
     expect: dict[str, list[str]] = {}
 
     def expected(self) -> dict[str, list[str]]:
-        """What fields of its graphs' keys may be, as far as the plan tells."""
+        """Return what fields of its graphs' keys may be, as far as the plan tells."""
         cpu = not self.target.gpus or any(option.startswith("--cpu") for option in self.options)
         fields = {"device": [*(["cuda"] if self.target.gpus else []), *(["cpu"] if cpu else [])]}
         if self.target.accelerator in CAPABILITIES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from .output import Json, print_json, print_line
+from .output import Json, print_either, print_line
 
 
 def retry(as_json: Json = False) -> None:
@@ -18,10 +18,7 @@ def retry(as_json: Json = False) -> None:
         for failed in Store().notes.forget_failures():
             forgotten += 1
             for failure in failed.failures:
-                try:
-                    why = stored_reasons.from_json(failure.reason).text
-                except ValueError:
-                    why = "of another version of OneGraph"
+                why = stored_reasons.sentence(failure.reason)
                 rows.append(
                     {"component": failed.component, "shapes": failed.label, "reason": failure.reason, "text": why}
                 )
@@ -30,7 +27,4 @@ def retry(as_json: Json = False) -> None:
     except OSError as error:
         print_line(f"cannot forget: {error}")
         raise typer.Exit(1) from error
-    if as_json:
-        print_json({"forgotten": rows, "graphs": forgotten})
-        return
-    print_line(f"{forgotten} graphs are tried again")
+    print_either(as_json, {"forgotten": rows, "graphs": forgotten}, f"{forgotten} graphs are tried again")

@@ -5,14 +5,14 @@ Nothing else does: no node, no workflow and no route reaches what these call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from .output import Json, print_json, print_line
+from .output import Json, print_either, print_json, print_line
 from .paths import SharedFolders
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 trust = typer.Typer(no_args_is_help=True, help="Publishers whose graphs are loaded here besides your own.")
 
-Publisher = Annotated[str, typer.Option(help="Which of your publisher's keys, by a name; made at its first export.")]
+PublisherName = Annotated[
+    str, typer.Option(help="Which of your publisher's keys, by a name; made at its first export.")
+]
 
 
 @trust.command("add")
@@ -38,29 +40,19 @@ def add_publisher(
         reason = trust_list.add(Publishers(user_folder()), name, public_key)
     if reason is not None:
         refuse(reason)
-    if as_json:
-        print_json({"trusted": name, "key": public_key})
-    else:
-        print_line(f"{name} is trusted")
+    print_either(as_json, {"trusted": name, "key": public_key}, f"{name} is trusted")
 
 
 @trust.command("list")
 def list_publishers(as_json: Json = False) -> None:
     """List the publishers that are trusted, with their public keys."""
-    from ..common.reasons import PublisherListRefused
     from ..graph_cache.layout import user_folder
-    from ..graph_cache.trust.publishers import Publishers
 
     with plain_errors("read the publishers"):
-        trusted = Publishers(user_folder()).trusted()
-    if isinstance(trusted, PublisherListRefused):
-        refuse(trusted)
-    if as_json:
-        print_json({"publishers": dict(sorted(trusted.items()))})
-        return
-    for name, key in sorted(trusted.items()):  # whole, to be compared and copied
-        print_line(f"{key}  {name}")
-    print_line(f"{len(trusted)} publishers trusted")
+        trusted = trusted_publishers(user_folder())
+    lines = [f"{key}  {name}" for name, key in sorted(trusted.items())]  # keys whole, to be compared and copied
+    data = {"publishers": dict(sorted(trusted.items()))}
+    print_either(as_json, data, *lines, f"{len(trusted)} publishers trusted")
 
 
 @trust.command("remove")
@@ -79,38 +71,29 @@ def remove_publisher(
         refuse(removed)
     if not removed:
         refuse(PublisherNotTrusted(name))
-    if as_json:
-        print_json({"removed": name})
-    else:
-        print_line(f"{name} is trusted no longer")
+    print_either(as_json, {"removed": name}, f"{name} is trusted no longer")
 
 
 @trust.command("show")
-def show_own_key(publisher: Publisher = "", as_json: Json = False) -> None:
+def show_own_key(publisher: PublisherName = "", as_json: Json = False) -> None:
     """Print your own public key, for those who are to trust you."""
-    from ..common.reasons import BadPublisherName, NoPublisherKey, SigningKeyRefused
+    from ..common.reasons import NoPublisherKey, SigningKeyRefused
     from ..graph_cache.layout import user_folder
     from ..graph_cache.sources import exporting
 
-    path = exporting.key_path(user_folder(), publisher)
-    if isinstance(path, BadPublisherName):
-        refuse(path)
     with plain_errors("read the key"):
-        key = exporting.public_key(path)
+        key = exporting.public_key(key_file_of(publisher, user_folder()))
     if key is None:
         refuse(NoPublisherKey())
     if isinstance(key, SigningKeyRefused):
         refuse(key)
-    if as_json:
-        print_json({"key": key})
-    else:
-        print_line(key)
+    print_either(as_json, {"key": key}, key)
 
 
 def export_graphs(
     to: Annotated[Path, typer.Option("--to", help="A new file that ends in .tar, or a folder to add to.")],
     folders: SharedFolders = None,
-    publisher: Publisher = "",
+    publisher: PublisherName = "",
     as_json: Json = False,
 ) -> None:
     """Write graphs for others, signed with your publisher's key: those that you may load yourself, each once.
@@ -118,16 +101,14 @@ def export_graphs(
     Others run `onegraph trust add` with your public key, then `onegraph import --trust`. A folder can also be used
     where it is, by all who trust you, as a store that is only read.
     """
-    from ..common.reasons import BadPublisherName, TargetExists
+    from ..common.reasons import TargetExists
     from ..graph_cache.integrity import describe
     from ..graph_cache.sources import exporting
     from ..graph_cache.store import Store
     from ..graph_cache.trust import ed25519, key_file
 
     store = Store()
-    path = exporting.key_path(store.home, publisher)
-    if isinstance(path, BadPublisherName):
-        refuse(path)
+    path = key_file_of(publisher, store.home)
     if to.exists() and (to.suffix == exporting.TAR_SUFFIX or not to.is_dir()):
         refuse(TargetExists(to.name))
     written = 0
@@ -144,12 +125,12 @@ def export_graphs(
             if not as_json:
                 print_line(f"{what}  {exported.name}")
         public = ed25519.public_key(private) if written else ""
-    if as_json:
-        print_json({"graphs": rows, "to": str(to), "key": public})
-        raise typer.Exit(0 if written else 1)
-    if written:
-        print_line(f"Others trust these graphs after: onegraph trust add {publisher or 'NAME'} {public}")
-    print_line(f"{written} graphs exported to {to}" if written else "0 graphs exported")
+    lines = [
+        f"Others trust these graphs after: onegraph trust add {publisher or 'NAME'} {public}",
+        f"{written} graphs exported to {to}",
+    ]
+    data = {"graphs": rows, "to": str(to), "key": public}
+    print_either(as_json, data, *(lines if written else ["0 graphs exported"]))
     raise typer.Exit(0 if written else 1)
 
 
@@ -164,9 +145,17 @@ def import_graphs(
 
     A graph is native code. Every graph is verified against the publisher's key before anything is written.
     """
+    from ..common.reasons import Reason
+    from ..graph_cache.sources import bundle
+    from ..graph_cache.store import Store
+
+    store = Store()
     rows: list[dict[str, object]] = []
     for path in paths:
-        taken = _take_over(path, publisher)
+        with plain_errors("import"):
+            taken = bundle.import_bundle(store.private, store.signer, path, publisher)
+        if isinstance(taken, Reason):
+            refuse(taken)
         rows += [{"folder": str(folder), "new": new} for folder, new in taken]
         if not as_json:
             for folder, new in taken:
@@ -176,17 +165,26 @@ def import_graphs(
         print_json({"graphs": rows})
 
 
-def _take_over(path: Path, publisher: str) -> list[tuple[Path, bool]]:
-    from ..common.reasons import Reason
-    from ..graph_cache.sources import bundle
-    from ..graph_cache.store import Store
+def trusted_publishers(home: Path) -> Mapping[str, str]:
+    """Return the public keys of the publishers whom the user trusts, by name, or end the command. Raises OSError."""
+    from ..common.reasons import PublisherListRefused
+    from ..graph_cache.trust.publishers import Publishers
 
-    store = Store()
-    with plain_errors("import"):
-        taken = bundle.import_bundle(store.private, store.signer, path, publisher)
-    if isinstance(taken, Reason):
-        refuse(taken)
-    return taken
+    trusted = Publishers(home).trusted()
+    if isinstance(trusted, PublisherListRefused):
+        refuse(trusted)
+    return trusted
+
+
+def key_file_of(publisher: str, home: Path) -> Path:
+    """Return the file of the user's key as a publisher, or end the command: it is no name for one."""
+    from ..common.reasons import BadPublisherName
+    from ..graph_cache.sources import exporting
+
+    path = exporting.key_path(home, publisher)
+    if isinstance(path, BadPublisherName):
+        refuse(path)
+    return path
 
 
 @contextmanager

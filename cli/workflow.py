@@ -28,7 +28,7 @@ _MISSES = frozenset({"no_graph", "other_key", "graph_removed"})
 
 
 @dataclass
-class Answer:
+class TrialResult:
     """What the short runs of a workflow showed.
 
     Attributes:
@@ -109,7 +109,8 @@ def _ask(
     sizes: Sequence[str],
     as_json: bool,
     no_run: bool = False,
-) -> Answer:
+) -> TrialResult:
+    """Run a workflow in a child process, and collect what that tells of it."""
     if not server and (comfyui is None or not (comfyui / "main.py").is_file()):
         raise typer.BadParameter("ComfyUI is not there; name its folder with --comfyui or COMFYUI_PATH, or a --server.")
     job = {
@@ -117,7 +118,7 @@ def _ask(
         "comfyui": str(comfyui.resolve()) if comfyui is not None else "", "options": [*options],
         "no_run": no_run,
     }  # fmt: skip
-    answer = Answer()
+    answer = TrialResult()
     command = [sys.executable, "-m", "onegraph.host.jobs.workflow_job", json.dumps(job)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, _shown(as_json) as bar:
         try:
@@ -148,7 +149,7 @@ def _shown(as_json: bool) -> Iterator[Progress | None]:
         yield bar
 
 
-def _take(event: dict[str, Any], answer: Answer, bar: Progress | None) -> None:
+def _take(event: dict[str, Any], answer: TrialResult, bar: Progress | None) -> None:
     kind, size = event["event"], event.get("size") or "as it is"
     if kind == "ran":
         answer.runs[size] = event["runs"]
@@ -175,7 +176,7 @@ def _take(event: dict[str, Any], answer: Answer, bar: Progress | None) -> None:
             bar.add_task(text, total=1.0, completed=one["share"])
 
 
-def _report(answer: Answer, mode: str, as_json: bool, no_run: bool = False) -> NoReturn:
+def _report(answer: TrialResult, mode: str, as_json: bool, no_run: bool = False) -> NoReturn:
     code = answer.exit_code or (0 if answer.all_compiled or no_run else NOT_ALL)
     if as_json:
         fields = {"models": answer.models, "sizes": answer.runs, "compiles": answer.compiles, "added": answer.added}

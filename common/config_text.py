@@ -20,6 +20,11 @@ def describe(value: Any) -> str | None:
     """Return a stable text for a plain value, or None for what is no configuration (modules, tensors, caches).
 
     An empty dictionary or set is a cache that nobody has filled yet, as far as anybody can tell.
+
+    >>> describe({"heads": 8, "kernel": (3, 3)})
+    "{'heads':8,'kernel':[3,3]}"
+    >>> describe([torch.zeros(1)]) is None
+    True
     """
     if is_empty(value):
         return None
@@ -30,7 +35,7 @@ def describe(value: Any) -> str | None:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value is an empty dictionary or set."""
+    """Tell whether a value is an empty dictionary or set."""
     return type(value) in (dict, set) and not value
 
 
@@ -57,7 +62,7 @@ def _text(value: Any) -> str | None:
 
 
 def may_change_in_place(value: Any) -> bool:
-    """Whether a plain value may become another one and stay the same object; equal to a copy as long as it has not."""
+    """Tell whether a plain value may change and stay the same object. It equals a copy until it does."""
     return type(value) in _CONTAINERS or (
         _is_record(value) and inspect.getattr_static(type(value), "__eq__") is not object.__eq__
     )

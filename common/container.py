@@ -9,7 +9,7 @@ GROUP = Path("/sys/fs/cgroup")
 
 
 def memory_limit(group: Path = GROUP) -> int | None:
-    """Bytes that may be taken in all; None: no limit, or nobody can tell."""
+    """Return the bytes that may be taken in all; None: no limit, or nobody can tell."""
     try:
         limit = (group / "memory.max").read_text().strip()
         return None if limit == "max" else int(limit)
@@ -18,7 +18,7 @@ def memory_limit(group: Path = GROUP) -> int | None:
 
 
 def memory_left(group: Path = GROUP) -> int | None:
-    """Bytes that may still be taken, with the file cache that gives way; None: no limit, or nobody can tell."""
+    """Return the bytes that may still be taken, file cache included; None: no limit, or nobody can tell."""
     try:
         limit = (group / "memory.max").read_text().strip()
         taken = int((group / "memory.current").read_text())
@@ -30,7 +30,7 @@ def memory_left(group: Path = GROUP) -> int | None:
 
 
 def cores(group: Path = GROUP) -> int:
-    """That this process may use at once, at least one."""
+    """Return how many cores this process may use at once, at least one."""
     try:
         usable = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterator
 from typing import Literal
 
 # Why a compile failed, where that decides when it is tried again: memory of the system or of the device ran out, or
@@ -22,6 +23,9 @@ def without_paths(text: str) -> str:
     """Reduce each absolute path in a text to its last component: reasons are shown to users and travel in reports.
 
     Addresses of web pages stay. A path with spaces is recognised as a whole only inside quotes.
+
+    >>> without_paths("cannot open /home/somebody/models/photo.safetensors (see https://example.org/help)")
+    'cannot open photo.safetensors (see https://example.org/help)'
     """
     text = _QUOTED.sub(lambda match: f"{match[1]}{_last(match[0][1:-1])}{match[1]}", text)
     return _BARE.sub(lambda match: _last(match[0]), text)
@@ -32,24 +36,32 @@ def _last(path: str) -> str:
 
 
 def in_brief(error: BaseException, most: int = _BRIEF) -> str:
-    """The first line of a foreign error's text for a reason, without absolute paths, or the error's type."""
+    """Return the first line of a foreign error's text for a reason, without absolute paths, or the error's type.
+
+    >>> in_brief(ValueError("no such file: /tmp/a/graph.json\\nmore")), in_brief(EOFError())
+    ('no such file: graph.json', 'EOFError')
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return without_paths(lines[0])[:most] if lines else type(error).__name__
 
 
 def disk_is_full(error: BaseException) -> bool:
-    """Whether a disk had no room, according to an error or those that it came from, a compiler's text included."""
+    """Tell whether a disk had no room, according to an error or those that it came from, a compiler's text included."""
     texts = [os.strerror(number).lower() for number in _FULL]
+    return any(
+        (isinstance(one, OSError) and one.errno in _FULL) or any(text in str(one).lower() for text in texts)
+        for one in chain(error)
+    )
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Iterate over an error and those that it came from, each once."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        if isinstance(current, OSError) and current.errno in _FULL:
-            return True
-        if any(text in str(current).lower() for text in texts):
-            return True
+        yield current
         current = current.__cause__ or current.__context__
-    return False
 
 
 class OneGraphError(Exception):

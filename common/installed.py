@@ -13,7 +13,7 @@ _VERSION = re.compile(r"^__version__(?:: \w+)? = ['\"]([^'\"]+)['\"]", re.MULTIL
 
 @functools.cache
 def torch_version() -> str:
-    """The version of torch as torch tells it, build included; empty where there is none or nobody can tell."""
+    """Return the version of torch as torch tells it, build included; empty where there is none or nobody can tell."""
     loaded = sys.modules.get("torch")
     if loaded is not None:
         return str(getattr(loaded, "__version__", ""))

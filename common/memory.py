@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import container
-from .errors import Cause, CompileError
+from .errors import Cause, CompileError, chain
 
 if TYPE_CHECKING:  # reasons need bytes as text, and a compiling process reads its job, before torch can be imported
     import torch
@@ -53,11 +53,16 @@ def _system_bytes(line: str = "MemAvailable", attribute: str = "available") -> i
 
 
 def clearly_more(free: int, total: int, least: int) -> int | None:
-    """Bytes that are to be free before what failed with `free` bytes is tried again; None where there never are.
+    """Return the bytes that must be free before what failed with `free` bytes is tried again; None: there never are.
 
     Args:
-        total: that exist, of which other programs and the system always take some.
+        total: bytes that exist, of which other programs and the system always take some.
         least: how many more make a difference.
+
+    >>> clearly_more(free=40, total=100, least=5)
+    50
+    >>> clearly_more(free=94, total=100, least=5) is None
+    True
     """
     most = int(_USABLE * total)
     return min(free + max(int(_CLEARLY * free), least), most) if most >= free + least // 2 else None
@@ -85,35 +90,31 @@ def give_back(device: torch.device) -> None:
 # How the driver, the C library, torch's CPU allocator, C++ and a compiler's front end say it in texts of other errors.
 _DEVICE_TEXTS = ("cuda out of memory", "cuda error: out of memory", "cuda_error_out_of_memory", "hip out of memory")
 _SYSTEM_TEXTS = (
-    "cannot allocate memory",
-    "can't allocate memory",
-    "not enough memory",
-    "bad_alloc",
-    "killed signal terminated program",
-    "virtual memory exhausted",
-)
+    "cannot allocate memory", "can't allocate memory", "not enough memory", "bad_alloc",
+    "killed signal terminated program", "virtual memory exhausted",
+)  # fmt: skip
 
 
 def ran_out(error: BaseException) -> Cause:
-    """Which memory ran out according to an error or those that it came from, if any did."""
+    """Tell which memory ran out according to an error or those that it came from, if any did."""
     import torch
 
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        text = str(current).lower()
-        if isinstance(current, CompileError) and current.cause:
-            return current.cause
-        if isinstance(current, torch.OutOfMemoryError) or any(part in text for part in _DEVICE_TEXTS):
+    for one in chain(error):
+        text = str(one).lower()
+        if isinstance(one, CompileError) and one.cause:
+            return one.cause
+        if isinstance(one, torch.OutOfMemoryError) or any(words in text for words in _DEVICE_TEXTS):
             return "device memory"
-        if isinstance(current, MemoryError) or any(part in text for part in _SYSTEM_TEXTS):
+        if isinstance(one, MemoryError) or any(words in text for words in _SYSTEM_TEXTS):
             return "memory"
-        current = current.__cause__ or current.__context__
     return ""
 
 
 def in_words(count: int) -> str:
-    """`52 GiB`, `1.5 GiB`, `340 MiB`."""
+    """Write bytes for people.
+
+    >>> in_words(52 << 30), in_words(3 << 29), in_words(340 << 20)
+    ('52 GiB', '1.5 GiB', '340 MiB')
+    """
     gib = count / 2**30
     return f"{gib:.0f} GiB" if gib >= 10 else f"{gib:.1f} GiB" if gib >= 1 else f"{count / 2**20:.0f} MiB"

@@ -10,7 +10,11 @@ _OBEYED = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 
 def plain(text: str) -> str:
-    """Write each character that is none to be read as an escape, such as `\\x1b`."""
+    r"""Write each character that a terminal would obey as an escape.
+
+    >>> print(plain("photo\x1b[2J"))
+    photo\x1b[2J
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(_escaped(char) if unicodedata.category(char) in _OBEYED else char for char in text)

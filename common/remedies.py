@@ -1,7 +1,6 @@
 """What the user can do about a reason: a name, for which the page has a sentence in each language.
 
-Reasons of commands alone are not here; each of their sentences says what to do. `NOTHING` are the names of sentences
-that tell why nothing is to be done.
+Reasons of commands alone are not here; each of their sentences says what to do.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from . import reasons as r
 from .reasons import Reason
@@ -97,10 +97,6 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
         r.TooManyJobs,
     ),
 }  # fmt: skip
-NOTHING = frozenset((
-    "sizes_come_again", "first_step", "eager_is_faster", "later_run", "compiled_anew", "image_is_right", "not_served",
-    "quarantined",
-))  # fmt: skip
 _REMEDIES = {cls: remedy for remedy, classes in BY_REMEDY.items() for cls in classes}
 NAMES = frozenset(BY_REMEDY) - {SAID}
 
@@ -123,24 +119,29 @@ def remedy_of(kind: type[Reason]) -> str | None:
 
 
 def remedy_of_code(code: str) -> str | None:
-    """As `remedy`, by a reason's code, as reports of runs have them."""
+    """As `remedy`, by a reason's code, as reports of runs have them.
+
+    >>> remedy_of_code("no_graph")
+    'wait_or_bake'
+    """
     name = _by_code().get(code)
     return None if name == SAID else name
 
 
 @functools.cache
 def _by_code() -> Mapping[str, str]:
-    def below(kind: type[Reason]) -> list[type[Reason]]:
-        return [one for child in kind.__subclasses__() for one in (child, *below(child))]
-
-    return {kind.code: name for kind in below(Reason) if (name := remedy_of(kind)) is not None}
+    return {kind.code: name for kind in r.classes() if (name := remedy_of(kind)) is not None}
 
 
 @functools.cache
-def sentences() -> Mapping[str, str]:
-    """What to do, in English, by the names of remedies; empty where the page's texts are not installed."""
+def sentences(section: Literal["remedies", "graphRemedies"] = "remedies") -> Mapping[str, str]:
+    """Return what to do, in English, by the names of remedies; empty where the page's texts are not installed.
+
+    Args:
+        section: of those texts; `graphRemedies`: what to do about a cached graph, by the code of what is wrong with it.
+    """
     with contextlib.suppress(OSError, ValueError, KeyError):
         text = (Path(__file__).parents[1] / "locales/en/main.json").read_text(encoding="utf-8")
-        texts: Mapping[str, str] = json.loads(text)["onegraph"]["remedies"]
+        texts: Mapping[str, str] = json.loads(text)["onegraph"][section]
         return texts
     return {}

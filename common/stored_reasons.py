@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -14,11 +12,13 @@ from .reasons import Reason
 
 
 def to_json(reason: Reason) -> dict[str, Any]:
-    """Return a reason's code and facts."""
-    facts = {field.name: getattr(reason, field.name) for field in dataclasses.fields(reason)}
-    return {"code": reason.code} | {
-        name: to_json(fact) if isinstance(fact, Reason) else fact for name, fact in facts.items()
-    }
+    """Return a reason's code and facts.
+
+    >>> to_json(reasons.LowVram()), to_json(reasons.NotSaved("no room", "full"))
+    ({'code': 'low_vram'}, {'code': 'not_saved', 'detail': 'no room', 'fault': 'full'})
+    """
+    facts = {name: to_json(fact) if isinstance(fact, Reason) else fact for name, fact in vars(reason).items()}
+    return {"code": reason.code, **facts}
 
 
 def from_json(data: Any) -> Reason:
@@ -40,12 +40,14 @@ def from_json(data: Any) -> Reason:
         raise ValueError("no reason") from error
 
 
+def sentence(data: Any) -> str:
+    """Return the sentence of a stored reason, also of one that this version of the pack does not know."""
+    try:
+        return from_json(data).text
+    except ValueError:
+        return "of another version of OneGraph"
+
+
 @functools.cache
 def _classes() -> dict[str, type[Reason]]:
-    return {cls.code: cls for cls in _below(reasons.Reason) if dataclasses.is_dataclass(cls) and hasattr(cls, "code")}
-
-
-def _below(cls: type[Reason]) -> Iterator[type[Reason]]:
-    for child in cls.__subclasses__():
-        yield child
-        yield from _below(child)
+    return {cls.code: cls for cls in reasons.classes()}

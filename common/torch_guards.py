@@ -60,7 +60,7 @@ def dict_writes() -> Callable[[Any], Any]:
 
 
 def attribute_writes() -> Callable[[Any], Any]:
-    """The same for a module's own attributes.
+    """Return the same function for a module's own attributes.
 
     Python 3.13 keeps the attributes of most objects beside their dictionary: whoever sets one writes to no dictionary.
     """

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .errors import LoadError
+from .replaced import replaced
 
 OLDEST_TORCH = (2, 8)
 COMPILED_CALL = "_compiled_call_impl"  # attribute of a module after `module.compile()`
@@ -71,7 +72,7 @@ def without_class(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Return what tells a tensor's memory from others', also that of one which stands for others in a capture."""
+    """Return an id of the memory that a tensor lies in, also of one that stands for another in a capture."""
     storage_id: int = tensor.untyped_storage()._cdata
     return storage_id
 
@@ -97,29 +98,23 @@ def driver_version() -> str:
 
 @contextlib.contextmanager
 def without_stack_traces() -> Iterator[None]:
-    """While this lasts, tracing does not note for each operation where in Python it came from.
+    """Keep tracing from noting where in Python each operation came from while this lasts.
 
     Only error messages of the compiler's developers speak of that, and it is a tenth of the time that tracing takes.
     Where this torch does it elsewhere, it is noted as ever.
     """
     config: Any = importlib.import_module("torch.fx.config")
     if hasattr(config, "do_not_emit_stack_traces"):
-        usual, config.do_not_emit_stack_traces = config.do_not_emit_stack_traces, True
-        try:
+        with replaced(config, "do_not_emit_stack_traces", True):
             yield
-        finally:
-            config.do_not_emit_stack_traces = usual
         return
     tracer: Any = importlib.import_module("torch.fx.proxy").TracerBase
     if not isinstance(vars(tracer).get("record_stack_traces"), bool):
         yield
         return
-    before = tracer.record_stack_traces  # the class's; each tracer sets its own
-    tracer.record_stack_traces = property(lambda self: False, lambda self, value: None)
-    try:
+    never = property(lambda self: False, lambda self, value: None)  # on the class, for each tracer sets its own
+    with replaced(tracer, "record_stack_traces", never):
         yield
-    finally:
-        tracer.record_stack_traces = before
 
 
 # Attributes of every module: what it owns, and what runs around its forward.
@@ -172,7 +167,7 @@ def tables(module: torch.nn.Module) -> Tables:
 
 
 def set_tables(module: torch.nn.Module, new: Tables) -> None:
-    """Give a module, which may be a bare object of its class, other tables."""
+    """Return a module, which may be a bare object of its class, other tables."""
     module.__dict__.update(_parameters=new.parameters, _buffers=new.buffers, _modules=new.children)
 
 
@@ -200,7 +195,7 @@ def hook_tables(module: torch.nn.Module) -> tuple[Hooks, Hooks]:
 
 
 def drop_hooks(module: torch.nn.Module) -> None:
-    """Take a module's hooks of all kinds from it, without changing tables that another module may share."""
+    """Remove all hooks of a module without changing tables that another module may share."""
     hooks = {
         name: type(table)() for name, table in vars(module).items() if "_hooks" in name and isinstance(table, dict)
     }
@@ -277,7 +272,7 @@ def in_example(size: torch.SymInt) -> Any:
 
 @contextlib.contextmanager
 def contiguous_where_asked() -> Iterator[None]:
-    """While this lasts, inputs of operations that ask whether they are contiguous are copied unless it is known.
+    """Copy inputs of operations that ask whether they are contiguous, unless that is known, while this lasts.
 
     Asking fixes a batch or a length of 1 in a graph that is captured with symbolic sizes. `rms_norm` asks tensors of
     four and five dimensions whether their channels come last, so it gets them with more.
@@ -318,17 +313,10 @@ def contiguous_where_asked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _overlaps_unasked() -> Iterator[None]:
-    """While this lasts, nobody asks whether a tensor that is written to overlaps itself: that fixes sizes of 1, too.
+    """Keep torch from asking whether a tensor that is written to overlaps itself: that fixes sizes of 1, too.
 
     Eager asks at each call, and has run.
     """
     name = "_debug_has_internal_overlap"
-    before = getattr(torch, name, None)
-    if before is None:
+    with replaced(torch, name, lambda tensor: 0) if hasattr(torch, name) else contextlib.nullcontext():
         yield
-        return
-    setattr(torch, name, lambda tensor: 0)
-    try:
-        yield
-    finally:
-        setattr(torch, name, before)

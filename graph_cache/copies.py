@@ -23,7 +23,7 @@ from .integrity import Sound, check, copy_files
 from .layout import listed_now, visible
 from .manifest import MANIFEST_FILE, MOST_BYTES
 from .trust.publishers import PUBLISHER_FILE
-from .trust.signing import SIGNATURE_FILE, Faulty, Known, Signer, read_trusted
+from .trust.signing import SIGNATURE_FILE, FaultyEntry, Signer, TrustedEntry, read_trusted
 
 _WRITING = ".writing-"  # a copy that is not whole yet
 
@@ -85,10 +85,14 @@ def _free_name(entry: Entry, component: Path, signer: Signer) -> str | None:
     with_key = f"{plain}-{key_id}"
     for name in (plain, with_key):
         verdict = read_trusted(component / name, signer) if os.path.lexists(component / name) else None
-        if isinstance(verdict, Known) and verdict.entry.text == entry.text and isinstance(check(verdict.entry), Sound):
+        if (
+            isinstance(verdict, TrustedEntry)
+            and verdict.entry.text == entry.text
+            and isinstance(check(verdict.entry), Sound)
+        ):
             return None
-        mine = isinstance(verdict, Known) and verdict.trusted.publisher is None
-        if verdict is None or mine or isinstance(verdict, Faulty) or name == with_key:
+        mine = isinstance(verdict, TrustedEntry) and verdict.trusted.publisher is None
+        if verdict is None or mine or isinstance(verdict, FaultyEntry) or name == with_key:
             for orphan in filter(is_own, orphans(component / plain, signer)) if name == with_key else ():
                 shutil.rmtree(orphan, ignore_errors=True)
             return name
@@ -156,7 +160,7 @@ def _enter(name: str, handle: int, flags: int) -> int:
 def remove_copy(folder: Path, signer: Signer) -> bool:
     """Remove a copy that this user's installation signed; whether it is gone. Never raises OSError."""
     verdict = read_trusted(folder, signer)
-    if isinstance(verdict, Known) and verdict.trusted.publisher is None:
+    if isinstance(verdict, TrustedEntry) and verdict.trusted.publisher is None:
         with contextlib.suppress(OSError), _opened(folder.parent) as component:
             shutil.rmtree(component / folder.name, ignore_errors=True)
             for empty in (folder.parent, folder.parents[1], folder.parents[2]):

@@ -52,13 +52,17 @@ class _AnyVersion(BaseModel):
     version: int
 
 
-def read(folder: Path) -> Entry | Damaged | NewerManifest | OlderManifest | UnreadableNow:
+def read(
+    folder: Path,
+) -> Entry | Damaged | NewerManifest | OlderManifest | UnreadableNow:
     """Read the entry in a folder, without checking its files. Who signed it is asked before: see `trust.signing`."""
     first = _read(folder)
     return _read(folder) if isinstance(first, UnreadableManifest) else first  # it is damaged only if it reads so twice
 
 
-def _read(folder: Path) -> Entry | Damaged | NewerManifest | OlderManifest | UnreadableNow:
+def _read(
+    folder: Path,
+) -> Entry | Damaged | NewerManifest | OlderManifest | UnreadableNow:
     unparsed = read_text(folder)
     return parse(unparsed) if isinstance(unparsed, Unparsed) else unparsed
 
@@ -77,7 +81,9 @@ def read_text(folder: Path) -> Unparsed | Damaged | UnreadableNow:
         return UnreadableManifest(in_brief(error))
 
 
-def parse(unparsed: Unparsed) -> Entry | UnreadableManifest | NewerManifest | OlderManifest | UnreadableNow:
+def parse(
+    unparsed: Unparsed,
+) -> Entry | UnreadableManifest | NewerManifest | OlderManifest | UnreadableNow:
     """Parse a manifest."""
     try:
         return Entry(unparsed.folder, Manifest.model_validate_json(unparsed.text), unparsed.text)

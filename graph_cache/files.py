@@ -27,7 +27,8 @@ _CANNOT_SYNC = {
     errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY, errno.EPERM, errno.EACCES,
 }  # fmt: skip
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket, a folder
-_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+# Of an open file: no link is followed, no pipe waited for, and no child process has it.
+SAFELY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 HAVE_LOCKS = os.name == "posix"
 
 
@@ -44,12 +45,12 @@ class OversizedFileError(OSError):
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Whether the next try may succeed: too many open files, no memory, a disk or network that failed."""
+    """Tell whether the next try may succeed: too many open files, no memory, a disk or network that failed."""
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING)
 
 
 def may_pass(error: BaseException, path: Path) -> bool:
-    """As `is_passing`, of what kept a file from being read. One that is closed to its own owner stays so."""
+    """Tell whether reading a file may succeed later; never for one whose mode keeps its own owner out."""
     return is_passing(error) and not _is_closed_to_its_owner(path)
 
 
@@ -71,7 +72,7 @@ def open_regular(path: Path) -> BinaryIO:
     if not hasattr(os, "O_NOFOLLOW") and path.is_symlink():
         raise IrregularFileError(errno.ELOOP, os.strerror(errno.ELOOP))
     try:
-        handle = os.open(path, _FLAGS)
+        handle = os.open(path, os.O_RDONLY | SAFELY)
     except OSError as error:
         if error.errno in _NO_FILE:
             raise IrregularFileError(error.errno, error.strerror) from error
@@ -138,7 +139,7 @@ def discard(path: Path) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file, folder or link is this user's, as far as the system tells. Never raises OSError."""
+    """Tell whether a file, folder or link is this user's, as far as the system tells. Never raises OSError."""
     with contextlib.suppress(OSError):
         return os.name != "posix" or path.lstat().st_uid == os.geteuid()
     return False
@@ -159,7 +160,7 @@ def lock(handle: int, *, shared: bool) -> None:
 
 
 def set_mode(path: Path, mode: int) -> None:
-    """Give a file or folder a mode, where the file system knows any. Never raises OSError."""
+    """Return a file or folder a mode, where the file system knows any. Never raises OSError."""
     with contextlib.suppress(OSError):
         path.chmod(mode)
 
@@ -183,43 +184,36 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def nearest(folder: Path) -> Path:
+    """Return a folder, or the nearest one above it where it does not exist. Raises OSError, as below a file."""
+    for above in (folder, *folder.parents):
+        with contextlib.suppress(FileNotFoundError):
+            above.stat()
+            return above
+    return folder
+
+
 def free_bytes(folder: Path) -> int | None:
-    """Bytes that this user can still write on a folder's file system; None when that cannot be told.
+    """Return the bytes that this user can still write on a folder's file system; None when that cannot be told.
 
     Args:
         folder: it need not exist.
     """
-    usage = _usage(folder)
-    return None if usage is None else usage.free
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(nearest(folder)).free
+    return None
 
 
 def total_bytes(folder: Path) -> int | None:
-    """Bytes that a folder's file system has, like `free_bytes`."""
-    usage = _usage(folder)
-    return None if usage is None else usage.total
+    """Return the bytes that a folder's file system has, like `free_bytes`."""
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(nearest(folder)).total
+    return None
 
 
 def takes_no_more_files(folder: Path) -> bool:
-    """Whether a folder's file system has room for bytes and none for another file (no inodes). It need not exist."""
-    if not hasattr(os, "statvfs"):
-        return False
-    for place in (folder, *folder.parents):
-        try:
-            file_system = os.statvfs(place)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return False
+    """Tell whether a folder's file system has room for bytes but for no other file (no inodes left)."""
+    with contextlib.suppress(OSError, AttributeError):  # Windows has no such count
+        file_system = os.statvfs(nearest(folder))
         return file_system.f_files > 0 and file_system.f_favail == 0  # some file systems count none, and have no limit
     return False
-
-
-def _usage(folder: Path) -> shutil._ntuple_diskusage | None:
-    for place in (folder, *folder.parents):
-        try:
-            return shutil.disk_usage(place)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return None
-    return None

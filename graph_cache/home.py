@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..common.reasons import NewerManifest, UnreadableNow, Untrusted
+from . import layout
 from .crash import leftovers
 from .crash.liveness import new_nonce
 from .disk import leases
@@ -29,21 +30,9 @@ from .entry import Entry
 from .files import HAVE_LOCKS, free_bytes, open_regular, sync, sync_folder, write_synced
 from .integrity import Sound, check
 from .key import GraphKey
-from .layout import (
-    BROKEN_PREFIX,
-    COMPILER_CACHE,
-    GRAPHS_FOLDER,
-    STAGING_FOLDER,
-    entry_folders,
-    entry_name,
-    listed,
-    listed_now,
-    of_digest,
-    visible,
-)
 from .manifest import MANIFEST_FILE, Manifest
 from .trust import private_folder
-from .trust.signing import Known, Signer, read_trusted
+from .trust.signing import Signer, TrustedEntry, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -62,7 +51,7 @@ def _no_budget(staged: Path, final: Path) -> contextlib.AbstractContextManager[N
 
 
 @dataclass(frozen=True)
-class Graph:
+class SignedGraph:
     """A graph whose manifest was made here, or verified.
 
     Attributes:
@@ -98,7 +87,7 @@ class Home:
 
     @property
     def graphs(self) -> Path:
-        return self.folder / GRAPHS_FOLDER
+        return self.folder / layout.GRAPHS_FOLDER
 
     @property
     def is_elsewhere(self) -> bool:
@@ -109,25 +98,27 @@ class Home:
 
     def names(self, component: str) -> list[str]:
         """List what is in a component's folder. Raises OSError where nobody can tell now."""
-        return listed(self.graphs / component) if self._may_be_read() else []
+        return layout.listed(self.graphs / component) if self._may_be_read() else []
 
     def entry_folders(self) -> Iterator[Path]:
         """Iterate over the folders with a manifest."""
-        return entry_folders(self.graphs) if self._may_be_read() else iter(())
+        return layout.entry_folders(self.graphs) if self._may_be_read() else iter(())
 
     def trusted(self, component: str) -> Iterator[Entry]:
         """Read a component's entries that may be loaded, half a millisecond each, by their names."""
-        for name in sorted(visible(listed_now(self.graphs / component))) if self._may_be_read() else ():
+        for name in sorted(layout.visible(layout.listed_now(self.graphs / component))) if self._may_be_read() else ():
             verdict = read_trusted(self.graphs / component / name, self.signer)
-            if isinstance(verdict, Known):
+            if isinstance(verdict, TrustedEntry):
                 yield verdict.entry
 
     def condemned(self, key: GraphKey) -> list[Entry]:
         """Read the quarantined entries of a key whose files are whole: what was wrong with them is the graph itself."""
         component = self.graphs / key.component
-        names = of_digest(listed_now(component), key.digest) if self._may_be_read() else []
-        verdicts = [read_trusted(component / name, self.signer) for name in names if name.startswith(BROKEN_PREFIX)]
-        entries = [verdict.entry for verdict in verdicts if isinstance(verdict, Known)]
+        names = layout.of_digest(layout.listed_now(component), key.digest) if self._may_be_read() else []
+        verdicts = [
+            read_trusted(component / name, self.signer) for name in names if name.startswith(layout.BROKEN_PREFIX)
+        ]
+        entries = [verdict.entry for verdict in verdicts if isinstance(verdict, TrustedEntry)]
         return [one for one in entries if one.manifest.key == key.fields() and isinstance(check(one), Sound)]
 
     def _may_be_read(self) -> bool:
@@ -146,35 +137,35 @@ class Home:
         else:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             private_folder.close_to_group(self.folder)
-        for name in (GRAPHS_FOLDER, STAGING_FOLDER):
+        for name in (layout.GRAPHS_FOLDER, layout.STAGING_FOLDER):
             private_folder.make(self.folder / name)
 
     def make_compiler_cache(self) -> Path | None:
         """Make the folder for what compiles share, native code too; None where it cannot be this user's alone."""
         try:
             self.make()
-            private_folder.make(self.folder / COMPILER_CACHE)
+            private_folder.make(self.folder / layout.COMPILER_CACHE)
         except OSError as error:
             log.debug("compiles share nothing: %s", error)
             return None
-        return self.folder / COMPILER_CACHE
+        return self.folder / layout.COMPILER_CACHE
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
-        """Give an empty folder for files that become an entry; gone when the block ends.
+        """Return an empty folder for files that become an entry; gone when the block ends.
 
         Raises:
             RefusedError: the home is not this user's alone.
             OSError: it cannot be made, or has no room.
         """
         self.make()
-        with leftovers.owned_folder(self.folder / STAGING_FOLDER) as folder:
+        with leftovers.owned_folder(self.folder / layout.STAGING_FOLDER) as folder:
             free = free_bytes(folder)
             if free is not None and free < _LEAST_ROOM:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             yield folder
 
-    def keep(self, graph: Graph, folder: Path) -> Entry:
+    def keep(self, graph: SignedGraph, folder: Path) -> Entry:
         """Make a folder of `staging` an entry, by one rename. Raises OSError.
 
         Args:
@@ -183,7 +174,7 @@ class Home:
         Returns:
             The entry; or the same graph where another process published it meanwhile.
         """
-        final = self.graphs / graph.key.component / entry_name(graph.key, graph.manifest)
+        final = self.graphs / graph.key.component / layout.entry_name(graph.key, graph.manifest)
         for name in graph.manifest.files:
             with open_regular(folder / name) as file:
                 sync(file.fileno())
@@ -196,15 +187,15 @@ class Home:
             sync_folder(entry.folder.parent)
         return entry
 
-    def _put(self, new: Graph, staged: Path, final: Path) -> Entry:
+    def _put(self, new: SignedGraph, staged: Path, final: Path) -> Entry:
         final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in range(_TRIES):
             for folder in self._names(final):
                 if os.path.lexists(folder):
                     verdict = read_trusted(folder, self.signer)
-                    same = isinstance(verdict, Known) and _are_same(verdict.entry.manifest, new.manifest)
-                    state = check(verdict.entry) if isinstance(verdict, Known) and same else verdict
-                    if isinstance(verdict, Known) and isinstance(state, Sound):
+                    same = isinstance(verdict, TrustedEntry) and _are_same(verdict.entry.manifest, new.manifest)
+                    state = check(verdict.entry) if isinstance(verdict, TrustedEntry) and same else verdict
+                    if isinstance(verdict, TrustedEntry) and isinstance(state, Sound):
                         return verdict.entry
                     if isinstance(state, UnreadableNow):
                         raise OSError(state.detail)
@@ -224,7 +215,7 @@ class Home:
         raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
 
     def _names(self, final: Path) -> Iterator[Path]:
-        """Give the names that an entry may have; the second one has this user's key, which not everybody can make."""
+        """Return the names that an entry may have; the second one has this user's key, which not everybody can make."""
         yield final
         yield final.with_name(f"{final.name}-{self.signer.sign(b'').key}")
 
@@ -234,12 +225,14 @@ class Home:
         Returns:
             Whether it is out of the way.
         """
-        older = re.compile(re.escape(f"{BROKEN_PREFIX}{folder.name}-") + "[0-9a-f]+")  # of no entry with a longer name
-        for name in listed_now(folder.parent):
+        older = re.compile(
+            re.escape(f"{layout.BROKEN_PREFIX}{folder.name}-") + "[0-9a-f]+"
+        )  # of no entry with a longer name
+        for name in layout.listed_now(folder.parent):
             if older.fullmatch(name):
                 shutil.rmtree(folder.with_name(name), ignore_errors=True)
         try:
-            folder.rename(folder.with_name(f"{BROKEN_PREFIX}{folder.name}-{time.time_ns():x}"))
+            folder.rename(folder.with_name(f"{layout.BROKEN_PREFIX}{folder.name}-{time.time_ns():x}"))
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)
         return not os.path.lexists(folder)
@@ -257,7 +250,7 @@ class Home:
                 return "used" if use == "used" else "gone"
             if use == "unknown" and abs(time.time() - used) < _SURELY_UNUSED:
                 return "used"
-            away = self.folder / STAGING_FOLDER / f"removed-{new_nonce()}"
+            away = self.folder / layout.STAGING_FOLDER / f"removed-{new_nonce()}"
             try:
                 away.parent.mkdir(mode=0o700, exist_ok=True)
                 folder.rename(away)
@@ -285,11 +278,11 @@ def _are_same(first: Manifest, second: Manifest) -> bool:
 def orphans(folder: Path, signer: Signer) -> Iterator[Path]:
     """Find what lies beside an entry because of keys that are gone, so that starts without a key leave two at most."""
     named = re.compile(re.escape(folder.name) + "-[0-9a-f]{8}")
-    for name in listed_now(folder.parent):
+    for name in layout.listed_now(folder.parent):
         if named.fullmatch(name) and isinstance(read_trusted(folder.with_name(name), signer), Untrusted):
             yield folder.with_name(name)
 
 
 def equals_one(manifest: Manifest, entries: list[Entry]) -> bool:
-    """Whether a graph has the very files of one of these entries."""
+    """Tell whether a graph has the very files of one of these entries."""
     return any(manifest.files == one.manifest.files for one in entries)

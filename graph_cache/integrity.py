@@ -13,20 +13,9 @@ from typing import BinaryIO
 
 from blake3 import blake3
 
+from ..common import reasons
 from ..common.errors import in_brief
-from ..common.reasons import (
-    Damaged,
-    DigestDiffers,
-    MissingFile,
-    NewerManifest,
-    NotARegularFile,
-    OlderManifest,
-    Reason,
-    UnreadableFile,
-    UnreadableNow,
-    Untrusted,
-    WrongSize,
-)
+from ..common.reasons import Reason
 from .entry import Entry
 from .file_names import check_names
 from .files import IrregularFileError, may_pass, open_regular
@@ -52,17 +41,17 @@ def record(path: Path) -> FileRecord:
     return FileRecord(bytes=size, blake3=digest.hexdigest())
 
 
-def check(entry: Entry) -> Sound | Damaged | UnreadableNow:
+def check(entry: Entry) -> Sound | reasons.Damaged | reasons.UnreadableNow:
     """Compare every file with the manifest; the first that differs is returned."""
     return _compare_files(entry, None) or Sound()
 
 
-def copy_files(entry: Entry, folder: Path) -> Damaged | UnreadableNow | None:
+def copy_files(entry: Entry, folder: Path) -> reasons.Damaged | reasons.UnreadableNow | None:
     """Copy an entry's files; say what is wrong with the first that is not what the manifest lists."""
     return _compare_files(entry, folder)
 
 
-def _compare_files(entry: Entry, folder: Path | None) -> Damaged | UnreadableNow | None:
+def _compare_files(entry: Entry, folder: Path | None) -> reasons.Damaged | reasons.UnreadableNow | None:
     bad = check_names(entry.manifest)  # before any of them becomes a path
     if bad is not None:
         return bad
@@ -72,7 +61,7 @@ def _compare_files(entry: Entry, folder: Path | None) -> Damaged | UnreadableNow
             wrong = compare(partial(_opened, path), name, wanted, None if folder is None else folder / name)
         except (OSError, MemoryError) as error:
             now = folder is not None or may_pass(error, path)  # or it cannot be written
-            return (UnreadableNow if now else UnreadableFile)(name, in_brief(error))
+            return (reasons.UnreadableNow if now else reasons.UnreadableFile)(name, in_brief(error))
         if wrong is not None:
             return wrong
     return None
@@ -84,12 +73,14 @@ def _opened(path: Path) -> Opened:
 
 @contextlib.contextmanager
 def sized(file: BinaryIO) -> Iterator[tuple[BinaryIO, int]]:
-    """Give an open file and how many bytes it has; closed when the block ends. Raises OSError."""
+    """Return an open file and how many bytes it has; closed when the block ends. Raises OSError."""
     with file:
         yield file, os.fstat(file.fileno()).st_size
 
 
-def compare(source: Callable[[], Opened], name: str, wanted: FileRecord, target: Path | None = None) -> Damaged | None:
+def compare(
+    source: Callable[[], Opened], name: str, wanted: FileRecord, target: Path | None = None
+) -> reasons.Damaged | None:
     """Compare a file with its record, and copy what is compared.
 
     Args:
@@ -102,19 +93,19 @@ def compare(source: Callable[[], Opened], name: str, wanted: FileRecord, target:
         # A disk or network that fails for a moment may give other bytes: only what differs twice is damage.
         return _compare(source, name, wanted, target) and _compare(source, name, wanted, target)
     except (FileNotFoundError, NotADirectoryError):
-        return MissingFile(name)
+        return reasons.MissingFile(name)
     except IrregularFileError:
-        return NotARegularFile(name)
+        return reasons.NotARegularFile(name)
 
 
 def _compare(
     source: Callable[[], Opened], name: str, wanted: FileRecord, target: Path | None
-) -> WrongSize | DigestDiffers | None:
+) -> reasons.WrongSize | reasons.DigestDiffers | None:
     with source() as (reading, size):
         if size != wanted.bytes:  # it is not read
-            return WrongSize(name, size, wanted.bytes)
+            return reasons.WrongSize(name, size, wanted.bytes)
         with contextlib.nullcontext() if target is None else target.open("wb") as writing:
-            return None if is_same(reading, wanted, writing) else DigestDiffers(name)
+            return None if is_same(reading, wanted, writing) else reasons.DigestDiffers(name)
 
 
 def is_same(source: BinaryIO, wanted: FileRecord, target: BinaryIO | None = None) -> bool:
@@ -128,21 +119,21 @@ def is_same(source: BinaryIO, wanted: FileRecord, target: BinaryIO | None = None
     return not left and digest.hexdigest() == wanted.blake3
 
 
-def differs(name: str, data: bytes, wanted: FileRecord) -> WrongSize | DigestDiffers | None:
-    """What differs between the bytes of a file and its record."""
+def differs(name: str, data: bytes, wanted: FileRecord) -> reasons.WrongSize | reasons.DigestDiffers | None:
+    """Compare the bytes of a file with its record."""
     if len(data) != wanted.bytes:
-        return WrongSize(name, len(data), wanted.bytes)
-    return None if blake3(data).hexdigest() == wanted.blake3 else DigestDiffers(name)
+        return reasons.WrongSize(name, len(data), wanted.bytes)
+    return None if blake3(data).hexdigest() == wanted.blake3 else reasons.DigestDiffers(name)
 
 
 def describe(state: Sound | Reason) -> str:
     """Tell what was found of an entry, in a word and a clause."""
-    if isinstance(state, Damaged):
+    if isinstance(state, reasons.Damaged):
         return f"damaged: {state.damage}"
-    if isinstance(state, NewerManifest | OlderManifest):
+    if isinstance(state, reasons.NewerManifest | reasons.OlderManifest):
         return f"of another version: {state.text}"
-    if isinstance(state, Untrusted):
+    if isinstance(state, reasons.Untrusted):
         return f"not trusted: {state.text}"
-    if isinstance(state, UnreadableNow):
+    if isinstance(state, reasons.UnreadableNow):
         return f"unreadable: {state.text}"
     return state.text if isinstance(state, Reason) else "sound"

@@ -57,7 +57,13 @@ def key_digest(fields: dict[str, Any]) -> str:
 
 
 def difference(wanted: dict[str, Any], stored: dict[str, Any]) -> str:
-    """Describe which fields of two keys differ, e.g. `dtype float32 instead of float16`; empty where none does."""
+    """Describe which fields of two keys differ; empty where none does.
+
+    >>> difference({"dtype": "float16", "backend": "inductor"}, {"dtype": "float32", "backend": "inductor"})
+    'dtype float32 instead of float16'
+    >>> difference({"target": {"torch": "2.9", "cpu": "a"}}, {"target": {"torch": "2.8", "cpu": "a"}})
+    'target (torch 2.8 instead of 2.9)'
+    """
     clauses = []
     for name in sorted(set(wanted) | set(stored)):
         a, b = wanted.get(name), stored.get(name)

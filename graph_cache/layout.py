@@ -52,7 +52,7 @@ def user_folder() -> Path:
 
 
 def settings_file(name: str) -> Path | None:
-    """Give the path of a file in the user's folder for settings; None for a user who has no home."""
+    """Return the path of a file in the user's folder for settings; None for a user who has no home."""
     try:
         folder = Path(platformdirs.user_config_dir("onegraph", appauthor=False))
     except RuntimeError:
@@ -94,7 +94,11 @@ def listed_now(folder: Path) -> list[str]:
 
 
 def visible(names: Iterable[str]) -> list[str]:
-    """Leave out hidden names: quarantined entries, staging folders and what is no entry."""
+    """Leave out hidden names: quarantined entries, staging folders and what is no entry.
+
+    >>> visible(["any-size-float16-inductor", ".broken-any-size", ".owner"])
+    ['any-size-float16-inductor']
+    """
     return [name for name in names if name[:1] != "."]
 
 
@@ -113,7 +117,7 @@ def entry_name(key: GraphKey, manifest: Manifest) -> str:
 
 
 def key_of(manifest: Manifest) -> GraphKey | UnreadableManifest:
-    """Give the key of a graph that others may have made, if its values name no other folder than its entry's."""
+    """Return the key of a graph that others may have made, if its values name no other folder than its entry's."""
     with contextlib.suppress(ValidationError):
         key: GraphKey = _KEY.validate_python(manifest.key)
         if key.fields() == manifest.key and _ENTRY_NAME.fullmatch(entry_name(key, manifest)):
@@ -126,7 +130,7 @@ def _slug(text: str) -> str:
 
 
 def beside(source: ModelSource) -> Path | None:
-    """Give the folder beside a model's checkpoint that holds a copy of its graphs; None where no file is known."""
+    """Return the folder beside a model's checkpoint that holds a copy of its graphs; None where no file is known."""
     if source.path is None:
         return None
     return source.path.with_name(source.path.stem + GRAPHS_SUFFIX) / source.digest

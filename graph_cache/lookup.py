@@ -24,7 +24,7 @@ from .integrity import Sound, check
 from .key import GraphKey, difference
 from .layout import of_digest, visible
 from .manifest import Manifest
-from .trust.signing import Faulty, Known, read_trusted
+from .trust.signing import FaultyEntry, TrustedEntry, read_trusted
 
 if TYPE_CHECKING:
     from .sources.source import Source
@@ -133,9 +133,9 @@ class Lookup:
         verdict = read_trusted(folder, self.home.signer)
         if isinstance(verdict, UnreadableNow):
             return Unavailable(folder, verdict)
-        if isinstance(verdict, Faulty):
+        if isinstance(verdict, FaultyEntry):
             return Broken(folder, verdict.reason)
-        if not isinstance(verdict, Known):  # it is as none, and stays as it is
+        if not isinstance(verdict, TrustedEntry):  # it is as none, and stays as it is
             return Miss(verdict)
         entry = verdict.entry
         if entry.manifest.key != key.fields():

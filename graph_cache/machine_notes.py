@@ -149,11 +149,11 @@ class MachineNotes:
         """Forget the failures of a key by its digest, or all; what they were. Raises OSError."""
         with self._lock:
             old = self.read()
-            gone = {one: failed for one, failed in old.failures.items() if digest in (one, None)}
-            if gone:
-                others = {one: failed for one, failed in old.failures.items() if one not in gone}
+            forgotten = {one: failed for one, failed in old.failures.items() if digest in (one, None)}
+            if forgotten:
+                others = {one: failed for one, failed in old.failures.items() if one not in forgotten}
                 self._write(old.model_copy(update={"failures": others}))
-        return [*gone.values()]
+        return [*forgotten.values()]
 
     # --------------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from blake3 import blake3
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, Field, ValidationError
 
+from ..common import strict
 from .files import read_regular
 
 if TYPE_CHECKING:
@@ -20,10 +21,8 @@ OLDEST = 2  # that is read
 MOST_BYTES = 4 << 20  # of either; the largest of a UNet has a few hundred kilobytes
 
 
-class Strict(BaseModel):
-    """Base of what is read from the store's files: unknown fields are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Strict(strict.Strict):
+    """Base of what is read from the store's files."""
 
     @classmethod
     def read(cls, path: Path, most: int) -> Self | None:

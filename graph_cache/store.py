@@ -23,15 +23,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from ..common.reasons import (
-    Damaged,
-    GraphRemoved,
-    NewerManifest,
-    OlderManifest,
-    Reason,
-    UnreadableNow,
-    Untrusted,
-)
+from ..common import reasons
+from ..common.reasons import Reason
 from . import copies, first_use_results, layout
 from .crash.markers import Markers
 from .disk import leases, marks
@@ -39,7 +32,7 @@ from .disk.inventory import Inventory
 from .disk.leases import Lease
 from .entry import Entry, read
 from .first_use_results import FirstUse
-from .home import Graph, Home
+from .home import Home, SignedGraph
 from .integrity import Sound, check
 from .key import GraphKey, key_digest
 from .layout import GRAPHS_FOLDER, user_folder
@@ -51,11 +44,13 @@ from .sources import folder as folders
 from .sources.folder import FolderSource
 from .sources.remote import Layers
 from .sources.source import Source, Taken, Wanted
-from .trust.signing import SIGNATURE_FILE, Faulty, Known, Signer, read_trusted
+from .trust.signing import SIGNATURE_FILE, FaultyEntry, Signer, TrustedEntry, read_trusted
 
 log = logging.getLogger("onegraph.graph_cache")
 
-State = Sound | Damaged | NewerManifest | OlderManifest | UnreadableNow | Untrusted
+CheckResult = (
+    Sound | reasons.Damaged | reasons.NewerManifest | reasons.OlderManifest | reasons.UnreadableNow | reasons.Untrusted
+)
 
 
 class Store:
@@ -116,10 +111,10 @@ class Store:
         judged = self.find(key, differs, source.digest)
         if isinstance(judged, Miss):
             condemned = self.private.condemned(key)
-            for place in self._folders(source, neighbours):
-                for offer in place.offers(key, differs, condemned):
+            for folder in self._folders(source, neighbours):
+                for offer in folder.offers(key, differs, condemned):
                     if isinstance(offer, Entry) and isinstance(check(offer), Sound):
-                        return Hit(offer, place)
+                        return Hit(offer, folder)
         return judged
 
     def take(
@@ -148,8 +143,8 @@ class Store:
 
     def _take(self, wanted: Wanted, sources: Iterable[Source]) -> Taken | Reason | None:
         refused: Reason | None = None
-        for place in sources:
-            taken = place.take(wanted, self.private)
+        for source in sources:
+            taken = source.take(wanted, self.private)
             if isinstance(taken, Taken):
                 return taken
             refused = refused or taken
@@ -174,8 +169,8 @@ class Store:
         """
         by_digest: dict[str, dict[str, Any]] = {}
         missing = {*architectures}
-        places = (place.entries(component) for place in self._folders(source, neighbours))
-        for entries in itertools.chain([self.private.trusted(component)], places):
+        in_folders = (folder.entries(component) for folder in self._folders(source, neighbours))
+        for entries in itertools.chain([self.private.trusted(component)], in_folders):
             for key in (entry.manifest.key for entry in entries):
                 if key.get("architecture") in architectures:
                     by_digest.setdefault(key_digest(key), key)
@@ -207,23 +202,23 @@ class Store:
         """Iterate over the readable copies in the `.graphs` folders of a folder, such as `save` makes."""
         return _readable(layout.copies_in(folder))
 
-    def check_all(self, roots: Iterable[Path] = ()) -> Iterator[tuple[Path, State]]:
+    def check_all(self, roots: Iterable[Path] = ()) -> Iterator[tuple[Path, CheckResult]]:
         """Check the signature and files of every entry of the home, and of the copies beside checkpoints in folders."""
         for folder in itertools.chain(self.private.entry_folders(), *map(layout.copies_in, roots)):
             yield folder, self.check(folder)
 
-    def check(self, folder: Path) -> State:
+    def check(self, folder: Path) -> CheckResult:
         """Check the signature and files of an entry. Changes nothing."""
         verdict = read_trusted(folder, self.signer)
-        if isinstance(verdict, Known):
+        if isinstance(verdict, TrustedEntry):
             return check(verdict.entry)
-        return verdict.reason if isinstance(verdict, Faulty) else verdict
+        return verdict.reason if isinstance(verdict, FaultyEntry) else verdict
 
     # Changing -----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
-        """Give an empty folder of the home for a compile; gone when the block ends.
+        """Return an empty folder of the home for a compile; gone when the block ends.
 
         Raises:
             OSError: there is no such folder, it has no room, or the graph could not be signed.
@@ -257,7 +252,7 @@ class Store:
             with self.private.staging() as folder:
                 for name in manifest.files:
                     (compiled / name).replace(folder / name)
-                return self.private.keep(Graph(key, manifest, text, signatures), folder)
+                return self.private.keep(SignedGraph(key, manifest, text, signatures), folder)
         except OSError as error:
             raise NotPublishedError(error, self.graphs) from error
 
@@ -306,7 +301,7 @@ class Store:
 
     # Use ----------------------------------------------------------------------------------------------------
 
-    def lease(self, entry: Entry) -> Lease | GraphRemoved:
+    def lease(self, entry: Entry) -> Lease | reasons.GraphRemoved:
         """Keep an entry from being removed as long as this process has it loaded; or tell that it is gone."""
         return leases.take(entry.folder)
 
@@ -333,8 +328,8 @@ def _readable(folders: Iterable[Path]) -> Iterator[Entry]:
 def _is_another(wrong: Broken) -> bool:
     """Whether a folder holds another entry by now than the one that was found wrong, or the same one whole."""
     now = read(wrong.folder)
-    if isinstance(now, UnreadableNow):
+    if isinstance(now, reasons.UnreadableNow):
         return True
     if not isinstance(now, Entry):
         return False
-    return now.text != wrong.text or (isinstance(wrong.reason, Damaged) and isinstance(check(now), Sound))
+    return now.text != wrong.text or (isinstance(wrong.reason, reasons.Damaged) and isinstance(check(now), Sound))

@@ -10,29 +10,22 @@ import json
 import os
 import re
 import statistics
+from base64 import b64encode
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headless import host
 
 host.import_pack()
-from onegraph.cli.report import (  # noqa: E402
-    Bar,
-    Bars,
-    Comparison,
-    Group,
-    Lane,
-    Page,
-    Picture,
-    Span,
-    Table,
-    Tile,
-    Timeline,
-    machine,
-    render,
-)
+from charts import STYLE, Lane, Span, Timeline, timeline_svg  # noqa: E402
+from markupsafe import Markup  # noqa: E402
+
+from onegraph.cli.report import machine  # noqa: E402
+from onegraph.cli.report.page import Bar, Bars, Group, Page, Table, Tile, render  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
+TEMPLATE = Path(__file__).with_suffix(".html.j2")
 COMPONENTS = ("base", "refiner", "decoder", "encoder")
 NUMBERS = ("s", "base", "refiner", "decode", "encode", "to eager")  # columns of the table of queue items
 LONG = ("images", "processes", "queue_items", "samples_ms", "facts", "command")  # of report.json, not for the terminal
@@ -61,6 +54,36 @@ LEGEND = (
 )
 # Queue items whose images are shown beside those of their eager reference.
 SHOWN = ("compiled, again", "after the restart", "after the restart, other size", "after the restart, img2img")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG with what stands below it; `alt` is for those who do not see it."""
+
+    png: bytes
+    caption: str
+    alt: str
+
+    @property
+    def address(self) -> str:
+        return "data:image/png;base64," + b64encode(self.png).decode()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Pictures side by side, and a sentence about them."""
+
+    title: str
+    pictures: tuple[Picture, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class DemoPage(Page):
+    """The page of the demo, with images and time lines."""
+
+    comparisons: tuple[Comparison, ...] = ()
+    timelines: tuple[Timeline, ...] = ()
 
 
 def surroundings(backend: str, checkpoints: dict[str, str]) -> dict[str, Any]:
@@ -178,7 +201,7 @@ def timeline(process: dict[str, Any], items: list[dict[str, Any]]) -> Timeline:
     )
 
 
-def page_of(report: dict[str, Any], root: Path) -> Page:
+def page_of(report: dict[str, Any], root: Path) -> DemoPage:
     """The page for a report; `root` is the folder that names of images are relative to."""
     items = {item["name"]: item for item in report["queue_items"]}
     present = [c for c in COMPONENTS if any(report[field] for pair in FIELDS[c] for field in pair)]
@@ -217,7 +240,7 @@ def page_of(report: dict[str, Any], root: Path) -> Page:
     medians = "; ".join(f"{NAMES[c]}: {text}" for c in present if (text := medians_text(report, c)))
     note = (f"At {report['sizes_rendered'][0]}.", medians and f"{medians}.", busy_text(report))
     processes = [(p, [i for i in report["queue_items"] if i["process"] == p["name"]]) for p in report["processes"]]
-    return Page(
+    return DemoPage(
         title="OneGraph: compiled once, restored after a restart",
         lead=(
             "The same workflows in ComfyUI as it is, through graphs that OneGraph compiles, "
@@ -247,9 +270,15 @@ def page_of(report: dict[str, Any], root: Path) -> Page:
     )
 
 
+def html(page: DemoPage) -> str:
+    """Render the page."""
+    drawings = [(chart, Markup(timeline_svg(chart, f"time-{i}"))) for i, chart in enumerate(page.timelines)]
+    return render(page, TEMPLATE, timelines=drawings, drawn=Markup(STYLE))
+
+
 def write(report: dict[str, Any], root: Path, to: Path) -> Path:
     """Write the page; its path."""
-    to.write_text(render(page_of(report, root)), encoding="utf-8")
+    to.write_text(html(page_of(report, root)), encoding="utf-8")
     return to
 
 

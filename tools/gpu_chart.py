@@ -6,8 +6,9 @@ from headless import host
 
 host.import_pack()
 import figures  # noqa: E402
+from charts import OwnScales, bars_file  # noqa: E402
 
-from onegraph.cli.report import Bar, Bars, Group, bars_file  # noqa: E402
+from onegraph.cli.report.page import Bar, Bars, Group  # noqa: E402
 
 FILE = host.ROOT / "docs" / "pictures" / "gpu.svg"
 
@@ -37,7 +38,7 @@ def steps() -> Bars:
     note = (
         "Full size, random weights, 1024x1024 where nothing else is said. The bars of each model have their own scale."
     )
-    return Bars("The fastest step", groups, note, "apart")
+    return OwnScales("The fastest step", groups, note)
 
 
 def starts() -> Bars:

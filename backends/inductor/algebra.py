@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ...common.errors import LoadError
+from ...common.replaced import replaced
 from ...common.torch_private import require
 
 log = logging.getLogger("onegraph.compiler")
@@ -94,7 +95,7 @@ class _Sympy(types.ModuleType):
 
 @contextlib.contextmanager
 def quick_strides() -> Iterator[None]:
-    """While this lasts, Inductor expands where it would simplify. In this process only.
+    """Have Inductor expand where it would simplify while this lasts. In this process only.
 
     Where this torch keeps those functions elsewhere, it compiles as ever.
     """
@@ -102,11 +103,8 @@ def quick_strides() -> Iterator[None]:
     if module is None:
         yield
         return
-    usual, module.sympy = module.sympy, _Sympy("sympy")
-    try:
+    with replaced(module, "sympy", _Sympy("sympy")):
         yield
-    finally:
-        module.sympy = usual
 
 
 def _module() -> Any:

@@ -156,7 +156,7 @@ class _Writer:
         return GraphModule(root, self._new)
 
     def key(self, module: GraphModule) -> tuple[str, ...]:
-        """All that compiled code of the region depends on."""
+        """Return all that compiled code of the region depends on."""
         weights = (self._graph.tensors[name] for name in self.weights)
         return (
             module.code,

@@ -48,7 +48,12 @@ class RegionPlan:
         return cls(data["given"], tuple(steps), tuple(data["result"]))
 
     def last_uses(self) -> tuple[tuple[int, ...], ...]:
-        """Return for each step the values, other than the graph's inputs, that no later step takes."""
+        """Return for each step the values, other than the graph's inputs, that no later step takes.
+
+        >>> first, second = Step(0, (), (0,), (1, 2)), Step(1, (), (0, 1), (3,))
+        >>> RegionPlan(1, (first, second), (3,)).last_uses()
+        ((2,), (1,))
+        """
         last: dict[int, int] = {}
         for number, step in enumerate(self.steps):
             for value in (*step.inputs, *step.outputs):

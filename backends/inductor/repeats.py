@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from ...common.config_text import describe
 from ...common.errors import LoadError
+from ...common.replaced import replaced
 from ...common.torch_private import require
 
 log = logging.getLogger("onegraph.compiler")
@@ -32,7 +33,7 @@ _PROXIES = "torch.fx.experimental.proxy_tensor"
 
 @contextlib.contextmanager
 def traced_once() -> Iterator[None]:
-    """While this lasts, torch.export traces equal blocks twice at most.
+    """Have torch.export trace equal blocks twice at most while this lasts.
 
     Where this torch traces in another way, every block is traced.
     """
@@ -51,11 +52,8 @@ def traced_once() -> Iterator[None]:
     def call_module(self: Any, m: torch.nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         return repeats.call(self, m, forward, args, kwargs)
 
-    tracer.call_module = call_module
-    try:
+    with replaced(tracer, "call_module", call_module):
         yield
-    finally:
-        tracer.call_module = usual
 
 
 class _Unclear(Exception):
@@ -84,7 +82,7 @@ class _Trace:
     spec: Any
 
     def text(self) -> list[str]:
-        """What it computes, without names."""
+        """Write what it computes, without names."""
         names = {n: f"other {n.name}" if isinstance(role, Node) else str(role) for n, role in self.roles.items()}
         text = []
         for number, node in enumerate(self.nodes):
@@ -105,7 +103,7 @@ class _Repeats:
         self._equal: dict[Any, bool] = {}
 
     def call(self, tracer: Any, module: torch.nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        """The call's result, traced or written down."""
+        """Trace a call, or write it down like an earlier one; return its result."""
         # Tracing puts a proxy of its own before each module where a model has one at two paths; slow to look through.
         behind: Any = getattr(type(module), "get_base", None)
         plain: torch.nn.Module = module if behind is None else behind(module)
@@ -124,7 +122,7 @@ class _Repeats:
                 with contextlib.suppress(_Unclear):
                     return _write_down(tracer, module, leaves, first)
             return self._usual(tracer, module, forward, args, kwargs)
-        last = _last(tracer.graph)
+        last = _last_node(tracer.graph)
         result = self._usual(tracer, module, forward, args, kwargs)
         try:
             if any(a is not b for a, b in zip(leaves, pytree.tree_leaves((args, kwargs)), strict=True)):
@@ -174,7 +172,7 @@ def _layout(value: Any) -> str:
     return str([_layout(v) for v in value]) if isinstance(value, list | tuple) else str(value)
 
 
-def _last(graph: Graph) -> Node | None:
+def _last_node(graph: Graph) -> Node | None:
     return next(iter(reversed(graph.nodes)), None)
 
 

@@ -36,7 +36,11 @@ class CompileTime:
     region_costs: int
 
     def of_regions(self, sizes: Iterable[int]) -> int:
-        """Return how long workers that take the largest region first are busy."""
+        """Return how long workers that take the largest region first are busy.
+
+        >>> CompileTime(workers=2, region_costs=10).of_regions([50, 30, 20])
+        70
+        """
         busy = [0] * self.workers
         for operations in sorted(sizes, reverse=True):
             busy[busy.index(min(busy))] += operations + self.region_costs

@@ -68,7 +68,7 @@ class InductorRunner:
 
     @property
     def held_bytes(self) -> int:
-        """Activations are shared and freed as in eager; only CUDA graphs keep theirs."""
+        """Bytes that its CUDA graphs hold. Other activations are shared and freed as in eager."""
         return self.cuda_graphs.held_bytes
 
     def constant_names(self) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...common.errors import CompileError
+from ...common.replaced import replaced
 from ...common.torch_private import require, without_stack_traces
 from .algebra import quick_strides
 from .decompositions import group_norm, wide_attention
@@ -75,7 +76,7 @@ def own_rounding(exported: torch.export.ExportedProgram) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def capture_settings() -> Iterator[None]:
-    """While this lasts, sizes of 1 stay symbolic: one graph serves batch 1 and more, and any context length.
+    """Keep sizes of 1 symbolic while this lasts: one graph serves batch 1 and more, and any context length.
 
     Raises:
         CompileError: this torch cannot do that.
@@ -93,7 +94,7 @@ def capture_settings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compile_settings(device: torch.device) -> Iterator[None]:
-    """While this lasts, Inductor compiles as this backend needs it."""
+    """Have Inductor compile as this backend needs it while this lasts."""
     with contextlib.ExitStack() as settings:
         settings.enter_context(compiler_flags(device))
         settings.enter_context(Toolchain.of_user().in_use())
@@ -110,22 +111,19 @@ def compile_settings(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_triton_digest() -> Iterator[None]:
-    """While this lasts, Inductor does not read all of Triton to name the file of what it has autotuned.
+    """Keep Inductor from reading all of Triton, to name a file of autotuned kernels, while this lasts.
 
     That takes each process of a compile a second, and nothing is autotuned on a CPU.
     """
     cache = require("torch._inductor.codecache.CacheBase")
-    usual = require("torch._inductor.codecache.CacheBase.get_system")
-    cache.get_system = staticmethod(lambda: {"hash": "cpu"})
-    try:
+    require("torch._inductor.codecache.CacheBase.get_system")
+    with replaced(cache, "get_system", staticmethod(lambda: {"hash": "cpu"})):
         yield
-    finally:
-        cache.get_system = staticmethod(usual)
 
 
 @contextlib.contextmanager
 def fast_attention(capability: int) -> Iterator[None]:
-    """While this lasts, cuDNN's attention comes first, where it is known to be faster.
+    """Put cuDNN's attention first while this lasts, where it is known to be faster.
 
     A step of SDXL's UNet (1024x1024, batch 2) spends 7.2 ms in FlashAttention 2 and 4.6 in cuDNN's on an H200.
     """
@@ -141,7 +139,7 @@ def fast_attention(capability: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_decompositions(capability: int) -> Iterator[None]:
-    """While this lasts, ours are in Inductor's table of decompositions."""
+    """Put ours into Inductor's table of decompositions while this lasts."""
     require("torch._inductor.lowering")  # when it is loaded it insists that attention is not decomposed
     table = require("torch._inductor.decomposition").decompositions
     aten = torch.ops.aten
@@ -160,7 +158,7 @@ def own_decompositions(capability: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def persistent_rows() -> Iterator[None]:
-    """While this lasts, rows of up to 2048 elements are reduced at once.
+    """Reduce rows of up to 2048 elements at once while this lasts.
 
     The compiler's own limit of 1024 makes two passes over more. SDXL's 210 layer norms are over 640 and 1280 elements.
     """
@@ -186,7 +184,7 @@ def persistent_rows() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiler_flags(device: torch.device) -> Iterator[None]:
-    """While this lasts, the C++ compiler gets other flags, where torch has no option for them.
+    """Return the C++ compiler other flags while this lasts, where torch has no option for them.
 
     For a GPU, C++ only launches kernels: built for the least CPU of this machine's kind instead of this very one it is
     no slower, and any machine with that card runs it. For a CPU, kernels at -O2 take a third of the time that they take
@@ -211,8 +209,5 @@ def compiler_flags(device: torch.device) -> Iterator[None]:
             return compiling, linking
         return [*(flag for flag in compiling if not flag.startswith(_NATIVE)), baseline], linking
 
-    builder._get_optimization_cflags = changed
-    try:
+    with replaced(builder, "_get_optimization_cflags", changed):
         yield
-    finally:
-        builder._get_optimization_cflags = usual

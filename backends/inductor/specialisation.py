@@ -37,7 +37,7 @@ class Served:
         """
         names = [one for one in exported.graph_signature.user_inputs if isinstance(one, str)]
         tensors = {node.name: node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"}
-        found: list[dict[str, int]] = []
+        values_of_calls: list[dict[str, int]] = []
         for shapes in calls:
             sizes = [
                 (sympy.sympify(expression(symbolic)), size, name)
@@ -50,13 +50,13 @@ class Served:
                 if rest.is_Symbol:
                     values.setdefault(rest.name, size // int(factor))
             for one, size, name in sizes:
-                known = {symbol: values[symbol.name] for symbol in one.free_symbols if symbol.name in values}
-                if len(known) == len(one.free_symbols) and one.subs(known) != size:
+                bound = {symbol: values[symbol.name] for symbol in one.free_symbols if symbol.name in values}
+                if len(bound) == len(one.free_symbols) and one.subs(bound) != size:
                     raise CompileError(f"its capture has {one} for a size of {name} that may be {size}")
-            found.append(values)
+            values_of_calls.append(values)
         asserting = (node.args[0] for node in exported.graph.nodes if str(node.target) == _ASSERTION)
         conditions = (getattr(one, "meta", {}).get("val") for one in asserting)
-        return cls(found, [str(expression(one)) for one in conditions if isinstance(one, torch.SymBool)])
+        return cls(values_of_calls, [str(expression(one)) for one in conditions if isinstance(one, torch.SymBool)])
 
 
 ANY = Served()  # nothing is known of them

@@ -9,20 +9,8 @@ from pathlib import Path
 import torch
 
 _ISA_PREFIXES = (
-    "sse",
-    "ssse",
-    "avx",
-    "amx",
-    "fma",
-    "bmi",
-    "f16c",
-    "vaes",
-    "vpclmul",
-    "gfni",
-    "sha_ni",
-    "adx",
-    "popcnt",
-)
+    "sse", "ssse", "avx", "amx", "fma", "bmi", "f16c", "vaes", "vpclmul", "gfni", "sha_ni", "adx", "popcnt",
+)  # fmt: skip
 _ISA_NAMES = ("abm", "aes", "pclmulqdq", "movbe", "clwb", "clflushopt", "rdseed", "rdpid", "xsave", "fsgsbase")
 
 

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from ...common.errors import LoadError
+from ...common.replaced import replaced
 from ...common.torch_private import require
 from .target import cpu_digest
 
@@ -104,7 +105,7 @@ class Toolchain:
 
     @contextlib.contextmanager
     def in_use(self, only_prepare: bool = False) -> Iterator[None]:
-        """While this lasts, regions are compiled without the runtime and linked with the shared one.
+        """Compile regions without the runtime, and link them with the shared one, while this lasts.
 
         Where this torch is put together in another way, the regions are compiled as ever.
 
@@ -162,17 +163,13 @@ class Toolchain:
                     raise _Ready
                 super().build()
 
-        header_names = ("_HEADER_DIR", "_HEADER_LOCK_DIR")
-        headers = {name: getattr(codecache, name) for name in header_names if hasattr(codecache, name)}
-        for name in headers:  # beside the rest, instead of where the system keeps what is temporary
-            setattr(codecache, name, str(folder / "headers" / ("locks" if "LOCK" in name else "")))
-        codecache.CppBuilder = Builder
-        try:
+        headers = folder / "headers"  # beside the rest, instead of where the system keeps what is temporary
+        with contextlib.ExitStack() as changes:
+            for name, header_folder in (("_HEADER_DIR", headers), ("_HEADER_LOCK_DIR", headers / "locks")):
+                if hasattr(codecache, name):
+                    changes.enter_context(replaced(codecache, name, str(header_folder)))
+            changes.enter_context(replaced(codecache, "CppBuilder", Builder))
             yield
-        finally:
-            codecache.CppBuilder = usual
-            for name, header_folder in headers.items():
-                setattr(codecache, name, header_folder)
 
     def prepare(self, options: Mapping[str, Any], device: torch.device) -> int | None:
         """Have a process make what all regions share, if that was never done here; return its id, or None.
@@ -199,7 +196,7 @@ class Toolchain:
 
 
 def with_shared_kernels(body: str) -> str:
-    """A region's code whose loaders share their kernels; as it is where this torch writes it in another way."""
+    """Have the loaders of a region share their kernels; code that this torch writes in another way stays as it is."""
     if body.count(_KERNELS) != 1 or _OWN not in body:
         return body
     return body.replace(_KERNELS, _KERNELS + _SHARED).replace(_OWN, f"{_OWN}.of(this->device_idx_)")

@@ -8,7 +8,7 @@ lowering again, and lowers the program for other sizes without the model's code.
 from __future__ import annotations
 
 from .backend import OneFlowBackend
-from .counters import Counters, counters
+from .graph import Counters, counters
 from .runner import OneFlowRunner
 
 __all__ = ["Counters", "OneFlowBackend", "OneFlowRunner", "counters"]

@@ -126,9 +126,9 @@ class OneFlowBackend:
         return [program.PROGRAM_FILE, graph.JOB_FILE, graph.DESCRIPTION_FILE]
 
     def load(self, folder: Path, device: torch.device) -> OneFlowRunner:
-        """The graph in `folder`, without weights yet. Raises LoadError."""
+        """Load the graph in a folder, without weights yet. Raises LoadError."""
         return runner.load(folder, device, self.free_memory)
 
     def estimate_memory(self, folder: Path) -> int:
-        """Bytes a loaded graph of this folder holds for its life besides the weights. Raises LoadError."""
+        """Read how many bytes a loaded graph of this folder holds besides the weights. Raises LoadError."""
         return graph.read_description(folder).held_bytes

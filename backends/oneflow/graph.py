@@ -6,17 +6,18 @@ import itertools
 import math
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from blake3 import blake3
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from ...common.errors import LoadError
+from ...common.strict import Strict
 from . import library as oneflow
 from . import lowering, memory
-from .counters import counters
 from .library import Library
 from .program import Program
 
@@ -25,11 +26,18 @@ DESCRIPTION_FILE = "graph.json"
 _numbers = itertools.count()
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+@dataclass
+class Counters:
+    """What this process did: lowerings of a program to a job, and initialisations of a job's runtime."""
+
+    traces: int = 0
+    inits: int = 0
 
 
-class TensorRecord(_Strict):
+counters = Counters()
+
+
+class TensorRecord(Strict):
     """An input, weight or output: `op` in the job, its name in the module, and what it must be."""
 
     op: str
@@ -38,7 +46,7 @@ class TensorRecord(_Strict):
     dtype: str
 
 
-class Description(_Strict):
+class Description(Strict):
     """What a job is for and what it takes to run.
 
     Attributes:
@@ -146,7 +154,7 @@ def read_description(folder: Path) -> Description:
 
 
 def read_job(folder: Path, description: Description) -> bytes:
-    """The job's bytes, known to be those that were described. Raises LoadError otherwise."""
+    """Read a job's bytes. Raises LoadError where they are not those that were described."""
     try:
         unpacker = zlib.decompressobj()
         data = unpacker.decompress((folder / JOB_FILE).read_bytes(), description.job_bytes + 1)

@@ -45,12 +45,17 @@ _TOO_NEW = {"numpy": 2, "protobuf": 4}  # first major version that OneFlow 0.9.0
 # What DLPack of OneFlow 0.9.0 can share, which leaves out bool and the 8-bit floats.
 SHARED_DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8")
 
+_DTYPES = {  # of jobs -> torch's
+    "kFloat": "float32", "kDouble": "float64", "kFloat16": "float16", "kBFloat16": "bfloat16", "kInt64": "int64",
+    "kInt32": "int32", "kInt8": "int8", "kUInt8": "uint8", "kBool": "bool",
+}  # fmt: skip
+
 lock = threading.RLock()
 """Held while a job is traced or a runtime set up or taken down: two of these at once end the process."""
 
 
 def installed(package: str) -> str | None:
-    """The installed version of a package, without importing it."""
+    """Return the installed version of a package, without importing it."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -179,20 +184,7 @@ class Library:
         self._tuple = self._internal.TensorTuple
         self._session = session_context.GetDefaultSession()
         self._session.TryInit()
-        self._names = {
-            getattr(data_types, proto): name
-            for proto, name in {
-                "kFloat": "float32",
-                "kDouble": "float64",
-                "kFloat16": "float16",
-                "kBFloat16": "bfloat16",
-                "kInt64": "int64",
-                "kInt32": "int32",
-                "kInt8": "int8",
-                "kUInt8": "uint8",
-                "kBool": "bool",
-            }.items()
-        }
+        self._names = {getattr(data_types, proto): name for proto, name in _DTYPES.items()}
 
     # Tensors ------------------------------------------------------------------------------------------------
 
@@ -206,11 +198,11 @@ class Library:
         return self.flow.empty(tuple(shape), dtype=self.dtype(dtype), device=device)
 
     def share(self, tensor: torch.Tensor) -> Any:
-        """A torch tensor (contiguous, a dtype of `SHARED_DTYPES`) as OneFlow's, on the same memory."""
+        """Share a torch tensor (contiguous, a dtype of `SHARED_DTYPES`) with OneFlow, on the same memory."""
         return self.flow.from_dlpack(torch.utils.dlpack.to_dlpack(tensor.detach()))
 
     def to_torch(self, tensor: Any) -> torch.Tensor:
-        """The tensor's values in memory of torch's own; waits for whatever still computes them."""
+        """Copy a tensor's values to torch; waits for whatever still computes them."""
         shared: torch.Tensor = torch.from_dlpack(self.flow.to_dlpack(tensor))
         return shared.clone()
 
@@ -219,7 +211,7 @@ class Library:
         self._internal.eager.Sync()
 
     def alone(self) -> bool:
-        """Whether no other code of this process has made OneFlow graphs."""
+        """Tell whether no other code of this process has made OneFlow graphs."""
         return not self.flow.nn.Graph._child_init_cnt
 
     def give_back(self) -> None:
@@ -260,7 +252,7 @@ class Library:
         self._build.build_graph_output(op, tensor)
 
     def finished_job(self, weights: dict[str, Any]) -> Any:
-        """The job being traced after OneFlow's own passes, which look at the weights by op name."""
+        """Return the job being traced after OneFlow's own passes, which look at the weights by op name."""
         self._internal.FillVariableTensorMgr(list(weights), self._tuple(list(weights.values())))
         try:
             self._internal.CurJobBuildAndInferCtx_Complete()
@@ -271,7 +263,7 @@ class Library:
     # Jobs ---------------------------------------------------------------------------------------------------
 
     def parse_job(self, data: bytes) -> Any:
-        """The job in `data`. Raises LoadError when the bytes are none."""
+        """Parse a job. Raises LoadError where the bytes are none."""
         job = self._job.Job()
         try:
             job.ParseFromString(data)
@@ -293,8 +285,8 @@ class Library:
         """torch's name of a data type in a job."""
         return self._names.get(data_type, "unknown")
 
-    def adopt(self, job: Any, name: str) -> Any:
-        """A runtime-to-be for a job that another process built, under a name new to this process.
+    def prepare(self, job: Any, name: str) -> Any:
+        """Prepare a job that another process built to run here, under a name new to this process.
 
         Symbol ids in a job belong to the process that wrote it, so every op is moved into a scope of this one.
         """
@@ -311,7 +303,7 @@ class Library:
     def register(
         self, graph: Any, inputs: dict[str, Any], outputs: dict[str, Any], weights: dict[str, Any]
     ) -> tuple[Any, Any]:
-        """Tell an adopted job its tensors by op name; the (output, weight) tuples that `run` takes."""
+        """Tell a prepared job its tensors by op name; the (output, weight) tuples that `run` takes."""
         output_tuple, weight_tuple = self._tuple(list(outputs.values())), self._tuple(list(weights.values()))
         self._internal.nn.graph.SoftSyncNNGraphBuffers(output_tuple, graph)
         graph.register_input_op_names_and_tensors(list(inputs), self._tuple(list(inputs.values())))

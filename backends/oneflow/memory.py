@@ -31,7 +31,7 @@ def shortage(needed: int, free: int) -> str | None:
 
 
 def estimate(library: Library, job: Any) -> int:
-    """Bytes that the job's results and its operations' work space take, the weights left out.
+    """Estimate the bytes that a job's results and its operations' work space take, without the weights.
 
     Within 5 % of what ending OneFlow's session gives back (small SDXL UNet, KL and TAESD decoders).
     """

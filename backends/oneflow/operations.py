@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .table import TABLE, Ops, Tensor, combine, full_name, lowers, rank
+from .table import TABLE, Function, Ops, Tensor, combine, full_name, lowers, rank
 
 
 @lowers("add.Tensor", "add.Scalar")
@@ -40,17 +40,15 @@ def _neg(ops: Ops, x: Tensor) -> Tensor:
     return ops.c.negative(x)
 
 
-def _same_name(name: str) -> None:
-    def call(ops: Ops, x: Tensor) -> Tensor:
-        return getattr(ops.c, name)(x)
-
-    TABLE[full_name(name)] = call
+def _same_name(name: str) -> Function:
+    return lambda ops, x: getattr(ops.c, name)(x)
 
 
-for _name in ("abs", "cos", "erf", "exp", "log", "reciprocal", "relu", "rsqrt", "sigmoid", "silu", "sin", "sqrt"):
-    _same_name(_name)
-_same_name("tanh")
-_same_name("logical_not")
+_SAME_NAMES = (
+    "abs", "cos", "erf", "exp", "log", "logical_not", "reciprocal", "relu", "rsqrt", "sigmoid", "silu", "sin", "sqrt",
+    "tanh",
+)  # fmt: skip
+TABLE.update({full_name(name): _same_name(name) for name in _SAME_NAMES})
 
 
 @lowers("gelu")
@@ -250,37 +248,16 @@ def _getitem(ops: Ops, values: Sequence[Any], index: int) -> Any:
     return values[index]
 
 
-def _on_sizes(name: str, function: Callable[..., Any]) -> None:
-    def call(ops: Ops, *values: Any) -> Any:
-        return function(*values)
-
-    TABLE[name] = call
+def _on_sizes(function: Callable[..., Any]) -> Function:
+    return lambda ops, *sizes: function(*sizes)
 
 
-_SIZES: dict[str, Callable[..., Any]] = {
-    **{f"math.{n}": getattr(math, n) for n in ("trunc", "ceil", "floor")},
-    "torch.sym_float": float,
-    "torch.sym_max": max,
-    "torch.sym_min": min,
-    "torch.sym_not": operator.not_,
-}
-for _name in [
-    "add",
-    "sub",
-    "mul",
-    "floordiv",
-    "mod",
-    "truediv",
-    "neg",
-    "pow",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "and_",
-]:
-    _SIZES[f"operator.{_name}"] = getattr(operator, _name)
-for _name, _function in _SIZES.items():
-    _on_sizes(_name, _function)
+_ON_SIZES = (
+    "add", "sub", "mul", "floordiv", "mod", "truediv", "neg", "pow", "eq", "ne", "lt", "le", "gt", "ge", "and_",
+)  # fmt: skip
+TABLE.update({f"operator.{name}": _on_sizes(getattr(operator, name)) for name in _ON_SIZES})
+TABLE.update({f"math.{name}": _on_sizes(getattr(math, name)) for name in ("trunc", "ceil", "floor")})
+TABLE.update({
+    "torch.sym_float": _on_sizes(float), "torch.sym_not": _on_sizes(operator.not_),
+    "torch.sym_max": _on_sizes(max), "torch.sym_min": _on_sizes(min),
+})  # fmt: skip

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from ...common.errors import CompileError, in_brief
+from ...common.strict import Strict
 from ...common.torch_private import expression
 
 PROGRAM_FILE = "program.json"
@@ -28,11 +29,7 @@ _SIZE = re.compile(r"(?:(\d+)\*)?([A-Za-z_]\w*)")
 Argument = Any
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Size(_Strict):
+class Size(Strict):
     """A size that varies: `multiple` times the value of a symbol, low..high in all."""
 
     symbol: str
@@ -41,7 +38,7 @@ class Size(_Strict):
     high: int
 
 
-class Input(_Strict):
+class Input(Strict):
     """An input in call order; a dimension is a fixed length, a `Size`, or None where any length may be tried."""
 
     node: str
@@ -49,7 +46,7 @@ class Input(_Strict):
     dtype: str
 
 
-class Weight(_Strict):
+class Weight(Strict):
     """A parameter or buffer that the program reads: contiguous, under its name in the captured module."""
 
     node: str
@@ -58,7 +55,7 @@ class Weight(_Strict):
     dtype: str
 
 
-class Operation(_Strict):
+class Operation(Strict):
     """One call: `node` is the name of its result, `module` where in the captured module it comes from."""
 
     node: str
@@ -68,7 +65,7 @@ class Operation(_Strict):
     module: str
 
 
-class Program(_Strict):
+class Program(Strict):
     """A module's operations in order. `output` names the result; of several results, each."""
 
     version: Literal[1] = 1
@@ -125,7 +122,7 @@ class Program(_Strict):
 
 
 def from_exported(exported: torch.export.ExportedProgram) -> Program:
-    """The program of a captured module, in-place operations made functional.
+    """Make the program of a captured module, in-place operations made functional.
 
     Raises:
         CompileError: it holds a constant that is no weight, or an argument with no JSON form.
@@ -223,9 +220,9 @@ def _input(node: str, value: torch.Tensor, ranges: Any) -> Input:
         if isinstance(size, int):
             dims.append(size)
             continue
-        found = expression(size)
-        match = _SIZE.fullmatch(str(found))
-        symbols = list(found.free_symbols)
+        symbolic = expression(size)
+        match = _SIZE.fullmatch(str(symbolic))
+        symbols = list(symbolic.free_symbols)
         if match is None or len(symbols) != 1 or symbols[0] not in ranges:
             dims.append(None)
             continue

@@ -18,8 +18,7 @@ import torch
 from ...common.errors import LoadError
 from ...common.outputs import Output, output_of
 from . import library as oneflow
-from .counters import counters
-from .graph import Description
+from .graph import Description, counters
 from .library import Library
 
 MOST_GARBAGE = 2**30
@@ -29,7 +28,7 @@ _numbers = itertools.count()
 
 
 def read(library: Library, data: bytes, description: Description) -> Any:
-    """The job in `data`, checked against its description, for a tensor of another shape would end the process.
+    """Parse a job and check it against its description: a tensor of another shape would end the process.
 
     Raises:
         LoadError: it is no job, or not the one described.
@@ -54,18 +53,18 @@ class _Memory:
         self.session = 0  # grows whenever all garbage was given back
 
     def left(self, runtime: Runtime, library: Library) -> None:
-        """`runtime` was taken down."""
+        """Note that a runtime was taken down, and give memory back where nobody needs it."""
         self.living.discard(runtime)
         self.garbage += runtime.bytes
         if not self.living or self.garbage > MOST_GARBAGE:
             self.collect(library)
 
     def lost(self, count: int) -> None:
-        """A living runtime of `count` bytes was dropped without `close`; no lock may be taken where that happens."""
+        """Count the bytes of a runtime that was dropped without `close`. Takes no lock: that may happen anywhere."""
         self.garbage += count
 
     def collect(self, library: Library) -> None:
-        """Give the memory of all closed jobs back, at the cost of setting the living ones up again.
+        """Return the memory of all closed jobs back, at the cost of setting the living ones up again.
 
         Nothing happens while graphs of others use OneFlow in this process: they would lose their memory too.
         """
@@ -112,7 +111,7 @@ class Runtime:
             if self._graph is not None or self._weights is None:
                 return
             job = read(library, self._data, description)
-            graph = library.adopt(job, f"onegraph_{next(_numbers)}")
+            graph = library.prepare(job, f"onegraph_{next(_numbers)}")
             shared = {r.op: library.share(self._weights[r.name]) for r in description.weights}
             empty = {
                 r.op: library.empty(r.shape, r.dtype, description.device)

@@ -35,7 +35,11 @@ def lowers(*names: str) -> Callable[[Function], Function]:
 
 
 def full_name(name: str) -> str:
-    """`relu` -> `aten.relu.default`, `add.Tensor` -> `aten.add.Tensor`; other namespaces stay."""
+    """Complete the name of an operation of ATen; other namespaces stay.
+
+    >>> full_name("relu"), full_name("add.Tensor"), full_name("operator.mul")
+    ('aten.relu.default', 'aten.add.Tensor', 'operator.mul')
+    """
     if name.startswith(("operator.", "math.", "torch.")):
         return name
     return f"aten.{name}" if "." in name else f"aten.{name}.default"
@@ -59,7 +63,7 @@ class Ops:
         return x if x.dtype == dtype else self.c.cast(x, dtype=dtype, pin_memory=False)
 
     def mean(self, x: Tensor, dims: Sequence[int]) -> Tensor:
-        """The mean over `dims`, which stay with size 1."""
+        """Take the mean over `dims`, which stay with size 1."""
         return self.library.flow.mean(x, dim=list(dims), keepdim=True)
 
     def is_float(self, dtype: Any) -> bool:
@@ -69,7 +73,7 @@ class Ops:
         return any(dtype == self.library.dtype(name) for name in _HALF)
 
     def refuse_half(self, value: Any) -> str | None:
-        """Why an operation's result cannot be computed here, or None."""
+        """Say why an operation's result cannot be computed here, or None."""
         if self.device == "cpu" and self.is_tensor(value) and self.is_half(value.dtype):
             return f"OneFlow has no {str(value.dtype).removeprefix('oneflow.')} kernels for the CPU"
         return None
@@ -80,11 +84,15 @@ def rank(x: Tensor) -> int:
 
 
 def fast_form(wide: Sequence[int], narrow: Sequence[int]) -> tuple[list[int], list[int]] | None:
-    """The shapes under which `narrow` (as many axes as `wide`) broadcasts fast to `wide`; None when it does as it is,
-    or in no form that is known.
+    """Return the shapes under which `narrow` broadcasts fast to `wide`, which has as many axes.
+
+    None where it does so as it is, or in no form that is known.
 
     Fast are [N, C, a, b] with [N or 1, C, 1, 1], four axes and no fewer, and [N, L] with [1, L]. Slow are [M, L] with
     [M, 1], [N, C, L] with [1, C, 1] and [N, C, H, W] with [1, C, H, W]: 23 ms instead of 0.1 for half a million values.
+
+    >>> fast_form([2, 8, 64], [1, 8, 1])
+    ([2, 8, 64, 1], [1, 8, 1, 1])
     """
     if len(wide) == 4 and narrow[1] == wide[1] and narrow[0] in (1, wide[0]) and narrow[2] == narrow[3] == 1:
         return None

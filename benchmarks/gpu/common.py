@@ -143,15 +143,17 @@ def write_checkpoints(bench: Bench) -> None:
 def never_replayed() -> contextlib.AbstractContextManager[None]:
     """While this lasts, graphs launch each of their kernels themselves."""
     from onegraph.backends import cuda_graphs
+    from onegraph.common.replaced import replaced
 
-    return cuda_graphs.using(cuda_graphs.NEVER)
+    return replaced(cuda_graphs, "policy", cuda_graphs.CapturePolicy(after=0))
 
 
 def always_replayed() -> contextlib.AbstractContextManager[None]:
     """While this lasts, calls that come often are replayed whether that pays or not."""
     from onegraph.backends import cuda_graphs
+    from onegraph.common.replaced import replaced
 
-    return cuda_graphs.using(cuda_graphs.ALWAYS)
+    return replaced(cuda_graphs, "policy", cuda_graphs.CapturePolicy(launching=-1.0, largest_share=1.0))
 
 
 def replayed_ms(call: Callable[[], Any], rounds: int) -> float | None:
@@ -160,7 +162,7 @@ def replayed_ms(call: Callable[[], Any], rounds: int) -> float | None:
 
     counters = cuda_graphs.counters
     before = counters.replayed_calls
-    found = median_ms({"call": call}, rounds, cuda_graphs.policy().after + 3)["call"]
+    found = median_ms({"call": call}, rounds, cuda_graphs.policy.after + 3)["call"]
     return found if counters.replayed_calls - before >= rounds else None
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import machine
-from .charts import Bar, Bars, Group
-from .page import Page, Table, Tile
+from .page import Bar, Bars, Group, Page, Table, Tile
 
 
 def _bar(label: str, value: float, series: str, unit: str) -> Bar:
@@ -33,7 +32,7 @@ def _tiles(measured: dict[str, Any]) -> list[Tile]:
 
 
 def page_of(checkpoint: str, size: str, results: dict[str, Any], command: str) -> Page:
-    """The page of what was measured.
+    """Make the page of what was measured.
 
     Args:
         results: by backend, `first` and `again`: Figures of host/jobs/bench.py as a dictionary, or {"failed": why}.

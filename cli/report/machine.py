@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def processor() -> str:
-    """The CPU's name, as its maker writes it where the system tells."""
+    """Return the CPU's name, as its maker writes it where the system tells."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

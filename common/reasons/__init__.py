@@ -4,6 +4,7 @@ A reason is immutable and hashable, so that reports count by it. Facts are plain
 """
 
 from .base import Reason as Reason
+from .base import classes as classes
 from .blocks import *
 from .calls import *
 from .compiling import *

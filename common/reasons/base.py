@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import re
+import string
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from typing_extensions import dataclass_transform
+from typing_extensions import dataclass_transform, override
 
+from ..memory import in_words
 from ..plain_text import plain
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # that a word of a name begins with
+
+
+class _Template(string.Formatter):
+    """As `str.format`, with two formats more.
+
+    `()` writes a fact in brackets where there is one, `bytes` a number of bytes in words.
+
+    >>> _Template().format("no room{why:()}; {size:bytes} are free{detail:()}", why="disk", size=3 << 29, detail="")
+    'no room (disk); 1.5 GiB are free'
+    """
+
+    @override
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        if format_spec == "()":
+            return f" ({value})" if value else ""
+        return in_words(value) if format_spec == "bytes" else format(value, format_spec)
+
+
+_template = _Template()
 
 
 @dataclass_transform(frozen_default=True)
@@ -21,7 +43,7 @@ class Reason:
     Attributes:
         code: names the kind for programs and never changes once released; the class's name in snake case, where the
             class gives no other.
-        sentence: `str.format` template over the facts, one clause without a full stop, as it follows "eager: " on a
+        sentence: template over the facts, see `_Template`: one clause without a full stop, as it follows "eager: " on a
             node. A class whose clause takes more than that overrides `clause`.
     """
 
@@ -47,7 +69,7 @@ class Reason:
         return f"{type(self).__name__}({facts})"
 
     def clause(self) -> str:
-        return self.sentence.format_map(vars(self))
+        return _template.vformat(self.sentence, (), vars(self))
 
     @property
     def text(self) -> str:
@@ -56,6 +78,13 @@ class Reason:
 
     def __str__(self) -> str:
         return self.text
+
+
+def classes(kind: type[Reason] = Reason) -> Iterator[type[Reason]]:
+    """Iterate over the classes of reasons below one."""
+    for child in kind.__subclasses__():
+        yield child
+        yield from classes(child)
 
 
 def ended(clause: str) -> str:

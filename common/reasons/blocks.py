@@ -16,12 +16,9 @@ class BlockReplaced(Reason):
         source: the custom node that it comes from; empty where nobody can tell.
     """
 
+    sentence = "the forward of block {block} was replaced{source:()}"
     block: str
     source: str = ""
-
-    def clause(self) -> str:
-        by = f" ({self.source})" if self.source else ""
-        return f"the forward of block {self.block} was replaced{by}"
 
 
 class BlockArgument(Reason):

@@ -104,11 +104,8 @@ class BackendCannotServe(Reason):
 class CompilesInBackground(Reason):
     """This run is eager; `because` is why a graph that is there is of no use, where there is one."""
 
+    sentence = "compiling in the background; a later run uses the graph{because:()}"
     because: Reason | None = None
-
-    def clause(self) -> str:
-        why = "" if self.because is None else f" ({self.because.text})"
-        return f"compiling in the background; a later run uses the graph{why}"
 
 
 class StillCompiling(Reason):
@@ -158,21 +155,17 @@ _LATEST = "a day later, or after `onegraph retry`"
 class WaitsForMemory(Reason):
     """A compile ran out of memory, and no more is free; `wanted` in bytes."""
 
+    sentence = f"{{because}} It is tried again when {{wanted:bytes}} are free, {_LATEST}."
     because: Reason
     wanted: int
-
-    def clause(self) -> str:
-        return f"{self.because.text} It is tried again when {in_words(self.wanted)} are free, {_LATEST}."
 
 
 class WaitsForDisk(Reason):
     """A compiled graph could not be saved, and no more of the disk is free; `wanted` in bytes."""
 
+    sentence = f"{{because}} It is tried again when {{wanted:bytes}} of the disk are free, {_LATEST}."
     because: Reason
     wanted: int
-
-    def clause(self) -> str:
-        return f"{self.because.text} It is tried again when {in_words(self.wanted)} of the disk are free, {_LATEST}."
 
 
 class WaitsForFolder(Reason):
@@ -260,14 +253,11 @@ class LoadFailed(Reason):
 
 
 class GraphDoesNotFit(Reason):
+    sentence = "{backend} would hold {needed:bytes} for {label}, and {left:bytes} are left for graphs"
     backend: str
     needed: int
     label: str
     left: int
-
-    def clause(self) -> str:
-        needed, left = in_words(self.needed), in_words(self.left)
-        return f"{self.backend} would hold {needed} for {self.label}, and {left} are left for graphs"
 
 
 class CompiledAgainLater(Reason):

@@ -24,11 +24,9 @@ class FunctionReplaced(Reason):
         by: the custom node that the replacement comes from; empty where nobody can tell.
     """
 
+    sentence = "another custom node replaced {name}{by:()}"
     name: str
     by: str = ""
-
-    def clause(self) -> str:
-        return f"another custom node replaced {self.name}{self.by and f' ({self.by})'}"
 
 
 class ForwardHook(Reason):

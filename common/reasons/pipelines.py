@@ -58,24 +58,20 @@ class LibraryHook(Reason):
 
 
 class MethodReplaced(Reason):
+    sentence = "something replaced {name} of this model before it was compiled{by:()}"
     name: str
     by: str
-
-    def clause(self) -> str:
-        return f"something replaced {self.name} of this model before it was compiled{self.by and f' ({self.by})'}"
 
 
 class MethodReplacedLater(Reason):
     """After the module was compiled, by something that is not seen to call what was there."""
 
+    sentence = (
+        "something replaced {name} of this model after it was compiled{by:()}; "
+        "its calls are compiled only where that calls what it replaced"
+    )
     name: str
     by: str
-
-    def clause(self) -> str:
-        return (
-            f"something replaced {self.name} of this model after it was compiled{self.by and f' ({self.by})'}; "
-            "its calls are compiled only where that calls what it replaced"
-        )
 
 
 class OtherModule(Reason):

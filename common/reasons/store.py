@@ -63,7 +63,7 @@ class Damaged(Reason):
     @property
     def damage(self) -> str:
         """What is wrong with the entry's files, in a clause that follows "damaged: "."""
-        return plain(self.sentence.format_map(vars(self)))
+        return plain(super().clause())
 
 
 class MissingFile(Damaged):
@@ -252,10 +252,7 @@ class DiedInTrial(Reason):
 class TrialPending(Reason):
     """After one death, the graph could not be tried in a child process yet."""
 
+    sentence = (
+        "the process that loaded the cached graph last died meanwhile, and no child process could try it yet{detail:()}"
+    )
     detail: str = ""
-
-    def clause(self) -> str:
-        why = f" ({self.detail})" if self.detail else ""
-        return (
-            f"the process that loaded the cached graph last died meanwhile, and no child process could try it yet{why}"
-        )

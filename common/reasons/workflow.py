@@ -6,11 +6,9 @@ from .base import Reason
 
 
 class NotCompilable(Reason):
+    sentence = "{type} is not a model that OneGraph compiles{hint:()}"
     type: str
     hint: str = ""
-
-    def clause(self) -> str:
-        return f"{self.type} is not a model that OneGraph compiles{self.hint and f' ({self.hint})'}"
 
 
 class NewerHost(Reason):
@@ -107,11 +105,9 @@ class NotImages(Reason):
 
 
 class ForwardReplaced(Reason):
+    sentence = "another custom node replaced {name} for this call{by:()}"
     name: str
     by: str
-
-    def clause(self) -> str:
-        return f"another custom node replaced {self.name} for this call{self.by and f' ({self.by})'}"
 
 
 class NothingCompiled(Reason):

@@ -18,7 +18,7 @@ from ..files import discard, is_own
 from ..layout import STAGING_FOLDER, listed_now, user_folder
 from ..manifest import MANIFEST_FILE
 from ..trust import private_folder
-from .liveness import WRITING_SECONDS, State, is_unfinished, owning, read_owner, state
+from .liveness import WRITING_SECONDS, OwnerState, is_unfinished, owning, read_owner, state
 
 log = logging.getLogger("onegraph.graph_cache")
 
@@ -95,12 +95,12 @@ def _folders(location: Path) -> list[Path]:
 
 
 def is_left_behind(folder: Path) -> bool:
-    """Whether the process that wrote into a folder has died, as its owner tells or else its age."""
+    """Tell whether the process that wrote into a folder has died, as its owner tells or else its age."""
     how = _state(folder)
     return how == "dead" or (how == "unknown" and abs(_age(folder)) > _STALE_SECONDS)
 
 
-def _state(folder: Path) -> State:
+def _state(folder: Path) -> OwnerState:
     owner = read_owner(folder / OWNER_FILE)
     if owner is not None:
         return state(owner, folder / OWNER_FILE)

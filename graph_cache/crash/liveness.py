@@ -25,7 +25,7 @@ from ..manifest import Strict
 
 log = logging.getLogger("onegraph.graph_cache")
 
-State = Literal["alive", "dead", "unknown"]
+OwnerState = Literal["alive", "dead", "unknown"]
 
 WRITING_SECONDS = 60  # until then a process may still write a small file
 
@@ -58,7 +58,7 @@ def new_nonce() -> str:
 
 
 def is_nonce(name: str) -> bool:
-    """Whether a name is one that `new_nonce` makes."""
+    """Tell whether a name is one that `new_nonce` makes."""
     try:
         return str(uuid.UUID(name)) == name
     except ValueError:
@@ -70,7 +70,7 @@ def read_owner(path: Path) -> Owner | None:
     return Owner.read(path, _MOST_BYTES)
 
 
-def state(owner: Owner, path: Path) -> State:
+def state(owner: Owner, path: Path) -> OwnerState:
     """Tell whether an owner runs. Of another machine that is unknown where no lock shows that it does.
 
     Args:
@@ -114,7 +114,7 @@ def owning(path: Path) -> Iterator[None]:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a process made an owner's file and died before it wrote who it is; False while it may still do so."""
+    """Tell whether a process died between making an owner's file and writing who it is."""
     with contextlib.suppress(OSError):
         status = path.lstat()
         return stat.S_ISREG(status.st_mode) and status.st_size == 0 and time.time() - status.st_mtime > WRITING_SECONDS

@@ -45,15 +45,15 @@ class Markers:
         return _marked(self._folder(_CAPTURING, folder))
 
     def died_while_loading(self, folder: Path) -> bool:
-        """Whether two processes of this machine ended, one after the other, while they loaded the entry."""
+        """Tell whether two processes of this machine ended, one after the other, while they loaded the entry."""
         return len({*_deaths(self._folder(_LOADING, folder)).values()}) >= _MOST_DEATHS
 
     def died_once_while_loading(self, folder: Path) -> bool:
-        """Whether any process of this machine ended while it loaded the entry."""
+        """Tell whether any process of this machine ended while it loaded the entry."""
         return bool(_deaths(self._folder(_LOADING, folder)))
 
     def died_while_capturing(self, folder: Path) -> bool:
-        """Whether a process of this machine ended while it captured a call of the entry."""
+        """Tell whether a process of this machine ended while it captured a call of the entry."""
         return bool(_deaths(self._folder(_CAPTURING, folder)))
 
     def note_death(self, folder: Path) -> bool:
@@ -66,10 +66,12 @@ class Markers:
 
     def clear_loading(self, folder: Path) -> None:
         """Forget all deaths, so that the entry in the folder is judged by what comes."""
-        place = self._folder(_LOADING, folder)
+        location = self._folder(_LOADING, folder)
         # A process that died while it made its marker loaded nothing yet.
-        unfinished = [place / name for name in listed_now(place) if is_nonce(name) and is_unfinished(place / name)]
-        for file in [*_deaths(place), *unfinished]:
+        unfinished = [
+            location / name for name in listed_now(location) if is_nonce(name) and is_unfinished(location / name)
+        ]
+        for file in [*_deaths(location), *unfinished]:
             discard(file)
 
     def _folder(self, activity: str, entry: Path) -> Path:
@@ -90,7 +92,7 @@ def _marked(folder: Path) -> Iterator[None]:
 
 
 def _deaths(folder: Path) -> dict[Path, str]:
-    """Give the markers and records of this machine's processes that are gone, and by what each process is known.
+    """Return the markers and records of this machine's processes that are gone, and by what each process is known.
 
     The several markers of one process are one death. Other files, such as a file manager's, are none.
     """

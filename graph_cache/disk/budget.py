@@ -24,10 +24,15 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B|[KMGT]|)\s*", re.IGNORECAS
 
 
 def parse(text: str) -> int | None:
-    """Read a number of bytes, such as `20GiB`, `500 MB` or `20` (GiB); None for 0, which is no limit.
+    """Read a number of bytes; None for 0, which is no limit. A number without a unit counts GiB.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is no size.
+
+    >>> parse("20GiB") == parse("20") == 20 << 30
+    True
+    >>> parse("500 MB"), parse("0")
+    (500000000, None)
     """
     match = _TEXT.fullmatch(text)
     if match is None:
@@ -52,9 +57,9 @@ class _Settings(Strict):
 
 
 def current(home: Path) -> Budget:
-    """The budget from `ONEGRAPH_DISK_BUDGET`, else from the user's settings, else the default.
+    """Read the budget from `ONEGRAPH_DISK_BUDGET`, else from the user's settings, else take the default.
 
-    What is no size, and settings that cannot be read, count as if they were not there.
+    A text that is no size, and settings that cannot be read, count as if they were not there.
 
     Args:
         home: the user's graph folder.

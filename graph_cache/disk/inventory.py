@@ -66,7 +66,7 @@ class Inventory:
     # Listing ------------------------------------------------------------------------------------------------
 
     def folders(self) -> list[Path]:
-        """The folders with checkpoints beside which this user is known to have copies of graphs."""
+        """Return the folders with checkpoints beside which this user is known to have copies of graphs."""
         return [Path(folder) for folder in self._notes.read().folders]
 
     def entries(self) -> list[Listed]:
@@ -204,12 +204,12 @@ class Inventory:
 
 
 def over(limit: int | None) -> Due:
-    """What is due by a budget of so many bytes; None: nothing is."""
+    """Return the test of what exceeds a budget of so many bytes; None: nothing does."""
     return lambda entry, total: limit is not None and total > limit
 
 
 def unusable() -> Due:
-    """What is due as of no use here, whatever the budget."""
+    """Return the test of what is of no use here, whatever the budget."""
     return lambda entry, total: entry.unusable is not None
 
 

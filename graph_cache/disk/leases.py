@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Literal
 
 from ...common.reasons import GraphRemoved
-from ..files import HAVE_LOCKS, lock
+from ..files import HAVE_LOCKS, SAFELY, lock
 from ..manifest import MANIFEST_FILE
 
 # unknown: the file system has no locks.
 Use = Literal["free", "used", "gone", "unknown"]
 
-_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 # A list asks for each entry whether it is in use, by the same lock as a removal: in one process one after the other.
 _asking = threading.RLock()
 _TRIES, _PAUSE = 200, 0.005  # seconds: a removal holds the lock for a few milliseconds before its rename
@@ -52,7 +51,7 @@ def take(folder: Path) -> Lease | GraphRemoved:
     path = folder / MANIFEST_FILE
     for _ in range(_TRIES):
         try:
-            handle = os.open(path, os.O_RDONLY | _FLAGS)
+            handle = os.open(path, os.O_RDONLY | SAFELY)
         except (FileNotFoundError, NotADirectoryError):
             return GraphRemoved()
         except OSError:
@@ -120,9 +119,9 @@ def wait_for(handle: int, most: float, pause: float) -> Literal["held", "none", 
 
 def _open_to_lock(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDWR | _FLAGS)  # network file systems give nothing else the lock alone
+        return os.open(path, os.O_RDWR | SAFELY)  # network file systems give nothing else the lock alone
     except PermissionError:
-        return os.open(path, os.O_RDONLY | _FLAGS)
+        return os.open(path, os.O_RDONLY | SAFELY)
 
 
 def _is_at(handle: int, path: Path) -> bool:

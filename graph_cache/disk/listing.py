@@ -14,21 +14,15 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from ...common import reasons
 from ...common.installed import torch_version
-from ...common.reasons import (
-    MadeForAnother,
-    OlderManifest,
-    Quarantined,
-    Reason,
-    UnreadableNow,
-    Untrusted,
-)
+from ...common.reasons import Reason
 from .. import first_use_results
 from ..entry import Entry, read
 from ..key import FORMAT, key_digest
 from ..layout import BROKEN_PREFIX
 from ..manifest import MANIFEST_FILE
-from ..trust.signing import Faulty, Known, Signer, read_trusted
+from ..trust.signing import FaultyEntry, Signer, TrustedEntry, read_trusted
 from . import leases, marks
 
 _MOST_OF_OTHERS = 1 << 20  # of a manifest that nobody signed whom this user trusts: a longer one is not parsed
@@ -82,7 +76,7 @@ class Listed:
         used: when a process loaded it last, or when it was made; seconds since 1970.
         uses: how often a process restored it.
         unusable: why no process of this installation can use it.
-        quarantined: whether it was moved aside.
+        quarantined: whether it was quarantined, so that nothing loads it.
         beside: whether it is a copy beside a checkpoint, which the disk budget does not count.
         stamp: tells whether it is as it was when it was read; see `scan`.
     """
@@ -116,18 +110,18 @@ class Listed:
 
 
 def id_of(folder: str) -> str:
-    """The id by which clients name the entry in a folder."""
+    """Return the id by which clients name the entry in a folder."""
     name: str = blake3(os.fsencode(folder)).hexdigest(length=5)
     return name
 
 
 def bytes_on_disk(listed: Iterable[Listed]) -> int:
-    """Bytes that entries take together."""
+    """Sum up the bytes that entries take."""
     return sum(one.bytes for one in listed)
 
 
 def bytes_below(folder: Path) -> int:
-    """Bytes of all files below a folder, as far as they can be seen."""
+    """Sum up the bytes of all files below a folder, as far as they can be seen."""
     total = 0
     for base, _, names in os.walk(folder):
         for name in names:
@@ -161,7 +155,7 @@ def describe(folder: str, model: marks.Model | None, signer: Signer) -> Listed |
         used=max(one.st_mtime for one in (manifest, uses) if one is not None),
         uses=0 if uses is None else uses.st_size,
         pinned=marks.PIN_FILE in files,
-        unusable=Quarantined() if quarantined else _why_unusable(facts),
+        unusable=reasons.Quarantined() if quarantined else _why_unusable(facts),
         quarantined=quarantined,
         beside=model is not None,
     )
@@ -169,18 +163,18 @@ def describe(folder: str, model: marks.Model | None, signer: Signer) -> Listed |
 
 def _facts(folder: Path, size: int, signer: Signer) -> Facts | None:
     verdict = read_trusted(folder, signer)
-    outcome = verdict.reason if isinstance(verdict, Faulty) else verdict
-    entry = outcome.entry if isinstance(outcome, Known) else outcome
-    if isinstance(outcome, Untrusted) and size <= _MOST_OF_OTHERS:
+    outcome = verdict.reason if isinstance(verdict, FaultyEntry) else verdict
+    entry = outcome.entry if isinstance(outcome, TrustedEntry) else outcome
+    if isinstance(outcome, reasons.Untrusted) and size <= _MOST_OF_OTHERS:
         entry = read(folder)
-    if isinstance(entry, UnreadableNow):
+    if isinstance(entry, reasons.UnreadableNow):
         return None
     if not isinstance(entry, Entry):
         return Facts(entry.code.replace("_", " "), entry.code)
     manifest, key, used = entry.manifest, entry.manifest.key, first_use_results.read_here(folder)
     target, made_for = key.get("target"), key.get("format")
-    publisher = outcome.trusted.publisher if isinstance(outcome, Known) else None
-    code = "" if isinstance(outcome, Known) else outcome.code
+    publisher = outcome.trusted.publisher if isinstance(outcome, TrustedEntry) else None
+    code = "" if isinstance(outcome, TrustedEntry) else outcome.code
     return Facts(
         state=code.replace("_", " ") or ("signed" if publisher is None else f"from {publisher}"),
         code=code,
@@ -203,18 +197,18 @@ def _facts(folder: Path, size: int, signer: Signer) -> Facts | None:
 
 def _why_unusable(facts: Facts) -> Reason | None:
     """Say why no process of this installation can use a graph: its target or its format; or None."""
-    if facts.code == OlderManifest.code:
-        return OlderManifest(0)
+    if facts.code == reasons.OlderManifest.code:
+        return reasons.OlderManifest(0)
     return made_for_another(facts.format, facts.target) if facts.digest else None
 
 
-def made_for_another(version: object, target: Mapping[str, str]) -> MadeForAnother | None:
+def made_for_another(version: object, target: Mapping[str, str]) -> reasons.MadeForAnother | None:
     """Say what of a graph's format and target keeps every process of this installation from using it, or None."""
     if version != FORMAT:
-        return MadeForAnother("format", str(version), str(FORMAT))
+        return reasons.MadeForAnother("format", str(version), str(FORMAT))
     ours = {"torch": torch_version(), "platform": platform.system().lower(), "machine": platform.machine()}
     for what, here in ours.items():  # an empty text: nobody can tell, so nothing is excluded
         made_for = target.get(what, here)
         if here and made_for != here:
-            return MadeForAnother(what, made_for, here)
+            return reasons.MadeForAnother(what, made_for, here)
     return None

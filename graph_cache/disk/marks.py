@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..files import read_regular
+from ..files import SAFELY, read_regular
 from ..layout import GRAPHS_SUFFIX, beside
 from ..model_hash import ModelSource
 
@@ -22,7 +22,6 @@ MODELS_FILE = ".models"
 PIN_FILE = ".pinned"
 
 _MOST_BYTES = 1 << 20  # of the models
-_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def note_use(folder: Path, how: Literal["compiled", "restored"], model: ModelSou
 
 
 def _append(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _FLAGS, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | SAFELY, 0o644)
     try:
         os.write(handle, data)
         os.utime(path if os.utime not in os.supports_fd else handle)
@@ -77,7 +76,7 @@ def _lines(folder: Path) -> list[bytes]:
 
 def pin(folder: Path) -> None:
     """Keep an entry until it is unpinned. Raises OSError."""
-    os.close(os.open(folder / PIN_FILE, os.O_WRONLY | os.O_CREAT | _FLAGS, 0o644))
+    os.close(os.open(folder / PIN_FILE, os.O_WRONLY | os.O_CREAT | SAFELY, 0o644))
 
 
 def unpin(folder: Path) -> None:

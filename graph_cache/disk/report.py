@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
 from ...common.reasons import Damaged, Reason, UnknownState, Untrusted
+from ...common.remedies import sentences
 from ...common.stored_reasons import to_json
+from ..manifest import Strict
 from .inventory import Inventory
 from .listing import Listed, bytes_on_disk
 
@@ -28,7 +31,7 @@ LARGEST_FIRST = frozenset(("size", "bytes", "used", "restores", "speed"))  # unl
 
 
 def state_of(entry: Listed) -> str:
-    """The state of an entry in a word: `quarantined`, `signed`, `stale` (of no use here), or why it is not loaded."""
+    """Name the state of an entry: `quarantined`, `signed`, `stale` (of no use here), or why it is not loaded."""
     if entry.quarantined:
         return "quarantined"
     if entry.facts.signed_by and entry.unusable is not None:
@@ -36,65 +39,77 @@ def state_of(entry: Listed) -> str:
     return "signed" if entry.facts.signed_by else entry.facts.code
 
 
-def describe(entry: Listed) -> dict[str, Any]:
+class Description(Strict):
+    """A graph as commands and pages describe it to programs. Times are ISO 8601 in UTC.
+
+    Attributes:
+        models: that it served, the first one first, which `model` is.
+        beside: whether it is a copy beside a checkpoint, which nothing loads from there and the budget does not count.
+    """
+
+    id: str
+    key: str
+    model: str
+    models: list[str]
+    component: str
+    shapes: str
+    dtype: str
+    backend: str
+    target: dict[str, str]
+    state: str
+    reason: dict[str, Any] | None
+    signed: str
+    bytes: int
+    graph_bytes: int
+    to_eager: float | None
+    speedup: float | None
+    compile_seconds: float
+    created: str
+    made_by: str
+    used: str
+    restores: int
+    pinned: bool
+    in_use: bool
+    beside: bool
+
+
+def describe(entry: Listed) -> Description:
     """Describe an entry for programs."""
     facts = entry.facts
     why = entry.unusable
-    return {
-        "id": entry.id,
-        "key": facts.digest,
-        "model": entry.model,
-        "models": [model.name for model in entry.models],
-        "component": facts.component,
-        "shapes": facts.label,
-        "dtype": facts.dtype,
-        "backend": facts.backend,
-        "target": facts.target,
-        "state": state_of(entry),
-        "reason": None if why is None else {**to_json(why), "text": why.text},
-        "signed": facts.state,
-        "bytes": entry.bytes,
-        "graph_bytes": facts.graph_bytes,
-        "to_eager": facts.to_eager,
-        "speedup": facts.speedup,
-        "compile_seconds": facts.compile_seconds,
-        "created": facts.created,
-        "made_by": facts.made_by,
-        "used": used_at(entry),
-        "restores": entry.uses,
-        "pinned": entry.pinned,
-        "in_use": entry.in_use,
-        "beside": entry.beside,
-    }
+    return Description(
+        id=entry.id,
+        key=facts.digest,
+        model=entry.model,
+        models=[model.name for model in entry.models],
+        component=facts.component,
+        shapes=facts.label,
+        dtype=facts.dtype,
+        backend=facts.backend,
+        target=dict(facts.target),
+        state=state_of(entry),
+        reason=None if why is None else {**to_json(why), "text": why.text},
+        signed=facts.state,
+        bytes=entry.bytes,
+        graph_bytes=facts.graph_bytes,
+        to_eager=facts.to_eager,
+        speedup=facts.speedup,
+        compile_seconds=facts.compile_seconds,
+        created=facts.created,
+        made_by=facts.made_by,
+        used=used_at(entry),
+        restores=entry.uses,
+        pinned=entry.pinned,
+        in_use=entry.in_use,
+        beside=entry.beside,
+    )
 
 
 def used_at(entry: Listed) -> str:
-    """When an entry was used last, ISO 8601 in UTC."""
+    """Return when an entry was used last, ISO 8601 in UTC."""
     return datetime.fromtimestamp(entry.used, timezone.utc).isoformat(timespec="seconds")
 
 
-REMEDIES = {
-    "quarantined": ("Disabled. The next run compiles a new one. Try again what failed, or delete it to free its room."),
-    "made_for_another": "Nothing here can use it, and the budget removes it first. Delete it to free its room now.",
-    "checkpoint_gone": "Put the checkpoint back, or delete the graph to free its room.",
-    "unsigned": "It may be another installation's. Import it with `onegraph import --trust`, or delete its folder.",
-    "wrong_signature": "Keep one key for all starts, as `onegraph doctor` says, or delete its folder.",
-    "wrong_publisher_signature": (
-        "It was changed after it was signed. Fetch it from the publisher again, or delete its folder."
-    ),
-    "unknown_publisher": "If you know who made it, run `onegraph trust add`.",
-    "needs_cryptography": "Install the package cryptography, and restart ComfyUI.",
-    "signing_key_refused": "Run `onegraph doctor`: it says what is wrong with the key and what to do.",
-    "publisher_list_refused": (
-        "Remove trusted-publishers.json from the graph folder, and trust the publishers anew (`onegraph trust add`)."
-    ),
-    "graph_withdrawn": (
-        "Its publisher took it back, so nothing loads it, and the next run compiles another one. Delete it."
-    ),
-    "newer_manifest": "Update OneGraph, or delete the graph's folder.",
-    "older_manifest": "Nothing here can use it, and the budget removes it first. Delete it to free its room now.",
-    "damaged": "Disabled. The next run compiles a new one. Delete its folder to free its room.",
-}
 _DAMAGED = frozenset(kind.code for kind in Damaged.__subclasses__())
 STATES = (
     *("signed", "stale", "quarantined", "pinned", "newer_manifest", "older_manifest"),
@@ -103,7 +118,7 @@ STATES = (
 
 
 def remedy(entry: Listed) -> str | None:
-    """Name what to do about an entry that is of no use here, a key of `REMEDIES`; None: nothing is wrong."""
+    """Name what to do about an entry that is of no use here, as `graphRemedies` do; None: nothing is wrong."""
     why = "quarantined" if entry.quarantined else entry.facts.code
     if not why and entry.unusable is not None:
         why = entry.unusable.code
@@ -114,7 +129,7 @@ def remedy_of(code: str) -> str | None:
     """As `remedy`, by the code of what is wrong."""
     if code in _DAMAGED:
         return "damaged"
-    return code if code in REMEDIES else None
+    return code if code in sentences("graphRemedies") else None
 
 
 def find(entries: Iterable[Listed], name: str) -> list[Listed]:
@@ -134,7 +149,7 @@ def _model_names(one: Listed) -> set[str]:
 
 
 def state_refusal(pattern: str) -> Reason | None:
-    """Why no graph can have a state of this name; None: one can, or it is a pattern."""
+    """Say why no graph can have a state of this name; None: one can, or it is a pattern."""
     name = pattern.replace(" ", "_")  # as `onegraph ls` writes them
     if not name or name in STATES or name.startswith("from_") or {*name} & {*"*?["}:
         return None
@@ -142,7 +157,7 @@ def state_refusal(pattern: str) -> Reason | None:
 
 
 def is_wanted(one: Listed, wanted: Mapping[str, str]) -> bool:
-    """Whether an entry matches all patterns, by name. A model matches by its whole name, too."""
+    """Tell whether an entry matches all patterns, by name. A model matches by its whole name, too."""
     facts = one.facts
     texts = {
         "model": tuple(_model_names(one)),
@@ -157,22 +172,34 @@ def is_wanted(one: Listed, wanted: Mapping[str, str]) -> bool:
     )
 
 
-def totals(inventory: Inventory, entries: Iterable[Listed]) -> dict[str, Any]:
+class Totals(Strict):
+    """All graphs of the home. `copies` lie beside checkpoints, and are in no other number."""
+
+    graphs: int
+    states: dict[str, int]
+    pinned: int
+    bytes: int
+    copies: int
+    copies_bytes: int
+    budget_bytes: int | None
+    compile_seconds: float
+    restores: int
+    saved_seconds: float
+
+
+def totals(inventory: Inventory, entries: Iterable[Listed]) -> Totals:
     """Sum up entries of the home: how many, what they take, and what they saved; of copies, what they take."""
     listed = [*entries]
-    entries = [one for one in listed if not one.beside]
-    states: dict[str, int] = {}
-    for one in entries:
-        states[state_of(one)] = states.get(state_of(one), 0) + 1
-    return {
-        "graphs": sum(not one.quarantined for one in entries),
-        "states": states,
-        "pinned": sum(one.pinned for one in entries),
-        "bytes": bytes_on_disk(entries),
-        "copies": len(listed) - len(entries),
-        "copies_bytes": bytes_on_disk(one for one in listed if one.beside),
-        "budget_bytes": inventory.allowance.bytes,
-        "compile_seconds": round(sum(one.facts.compile_seconds for one in entries), 1),
-        "restores": sum(one.uses for one in entries),
-        "saved_seconds": round(sum(one.uses * one.facts.compile_seconds for one in entries), 1),
-    }
+    at_home = [one for one in listed if not one.beside]
+    return Totals(
+        graphs=sum(not one.quarantined for one in at_home),
+        states=Counter(map(state_of, at_home)),
+        pinned=sum(one.pinned for one in at_home),
+        bytes=bytes_on_disk(at_home),
+        copies=len(listed) - len(at_home),
+        copies_bytes=bytes_on_disk(one for one in listed if one.beside),
+        budget_bytes=inventory.allowance.bytes,
+        compile_seconds=round(sum(one.facts.compile_seconds for one in at_home), 1),
+        restores=sum(one.uses for one in at_home),
+        saved_seconds=round(sum(one.uses * one.facts.compile_seconds for one in at_home), 1),
+    )

@@ -56,7 +56,7 @@ class Scan:
             began, is_new, trust = time.time_ns(), False, self._whom_to_trust()
             if trust != self._trust:  # all are judged anew
                 self._trust, self._rows = trust, {}
-            for folder, model, gone in _walk(str(graphs), roots):
+            for folder, model, checkpoint_gone in _walk(str(graphs), roots):
                 stamp, changed = _stamp(folder)
                 row = self._rows.get(folder)
                 if row is None or row.stamp != stamp:
@@ -66,7 +66,11 @@ class Scan:
                     row, is_new = dataclasses.replace(row, stamp=stamp), True
                     if changed < began - _UNSURE_NS:
                         self._rows[folder] = row
-                listed.append(row if gone is None else dataclasses.replace(row, unusable=row.unusable or gone))
+                listed.append(
+                    row
+                    if checkpoint_gone is None
+                    else dataclasses.replace(row, unusable=row.unusable or checkpoint_gone)
+                )
             self.reads += is_new
         return listed
 
@@ -111,12 +115,12 @@ def _walk(graphs: str, roots: Iterable[Path]) -> Iterator[tuple[str, Model | Non
         stems = {os.path.splitext(name)[0] for name in listed_now(Path(root)) if not name.endswith(GRAPHS_SUFFIX)}  # noqa: PTH122
         for beside in _folders(root, GRAPHS_SUFFIX):
             stem = os.path.basename(beside).removesuffix(GRAPHS_SUFFIX)  # noqa: PTH119
-            gone = None if stem in stems else CheckpointGone(stem)
+            checkpoint_gone = None if stem in stems else CheckpointGone(stem)
             for location in _folders(beside):
                 model = Model(os.path.basename(location), beside)  # noqa: PTH119
                 for component in _folders(location):
                     for folder in _folders(component, hidden=BROKEN_PREFIX):
-                        yield folder, model, gone
+                        yield folder, model, checkpoint_gone
 
 
 def _folders(folder: str, suffix: str = "", hidden: str = "") -> list[str]:

@@ -1,4 +1,4 @@
-"""Bundles: what an export writes and an import takes over, a folder or a tar file of the same layout.
+"""Bundles: what an export writes and an import reads, a folder or a tar file of the same layout.
 
 `bundle.json` lists the graphs; each lies in `<model hash>/<component>/<entry>/`, with `manifest.json`, `publisher.json`
 and its files, as in a user's folder. A tar file holds regular files with short names only, so its headers are read
@@ -32,7 +32,7 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ..files import IrregularFileError, free_bytes, open_regular
-from ..home import Graph, Home
+from ..home import Home, SignedGraph
 from ..integrity import Opened, compare, sized
 from ..layout import entry_name
 from ..manifest import MANIFEST_FILE, MOST_BYTES, Strict
@@ -201,7 +201,7 @@ def _refused(at: str, reason: Reason) -> BundleError:
     return BundleError(reasons.BundledGraph(at.rpartition("/")[2], reason))
 
 
-def _verified(members: Members, at: str, publisher: Publisher) -> Graph:
+def _verified(members: Members, at: str, publisher: Publisher) -> SignedGraph:
     """Read a graph's manifest, if the publisher signed it. Raises BundleError, OSError."""
     try:
         signature = PublisherSignature.model_validate_json(
@@ -214,7 +214,7 @@ def _verified(members: Members, at: str, publisher: Publisher) -> Graph:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _refused(at, reasons.MissingFile(MANIFEST_FILE)) from error
     graph = verify(text, signature, publisher)
-    if isinstance(graph, Graph):
+    if isinstance(graph, SignedGraph):
         return graph
     if isinstance(graph, reasons.NeedsCryptography):
         raise BundleError(graph)
@@ -222,7 +222,7 @@ def _verified(members: Members, at: str, publisher: Publisher) -> Graph:
     raise _refused(at, reasons.SignedByAnother(publisher.name) if is_anothers else graph)
 
 
-def _extract(members: Members, at: str, graph: Graph, folder: Path) -> None:
+def _extract(members: Members, at: str, graph: SignedGraph, folder: Path) -> None:
     """Copy a graph's files, comparing each with its signed record. Raises BundleError, OSError."""
     folder.mkdir(mode=0o700)
     for name, wanted in graph.manifest.files.items():
@@ -231,7 +231,7 @@ def _extract(members: Members, at: str, graph: Graph, folder: Path) -> None:
             raise _refused(at, wrong)
 
 
-def _keep(home: Home, signer: Signer, graph: Graph, folder: Path) -> tuple[Path, bool]:
+def _keep(home: Home, signer: Signer, graph: SignedGraph, folder: Path) -> tuple[Path, bool]:
     """Make a verified graph an entry; its folder, and whether it is new. Raises OSError."""
     before = home.graphs / graph.key.component / entry_name(graph.key, graph.manifest) / MANIFEST_FILE
     is_new = not before.exists()

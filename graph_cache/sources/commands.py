@@ -20,7 +20,7 @@ from . import records
 from .pushing import Progress, write_index
 from .records import Publisher
 from .remote import Shelf
-from .source import Done
+from .source import Transfer
 from .transport import Patience, Remote, StoreError
 
 _COPY_SECONDS = 60.0  # of one file
@@ -40,7 +40,7 @@ def pull(
     publisher: Publisher,
     fits: Callable[[Manifest], bool],
     progress: Progress | None = None,
-) -> Iterator[Done]:
+) -> Iterator[Transfer]:
     """Fetch a trusted publisher's graphs into the local store, so that look-ups of all models find them.
 
     Args:
@@ -58,23 +58,23 @@ def pull(
             record = shelf.record(key)
             for _, graph in shelf.graphs(record, withdrawn) if record is not None else ():  # else removed meanwhile
                 if isinstance(graph, Reason):
-                    yield Done(key[:12], "left out", reason=graph)
+                    yield Transfer(key[:12], "left out", reason=graph)
                 elif not fits(graph.manifest):
-                    yield Done(graph.manifest.label, "for another machine")
+                    yield Transfer(graph.manifest.label, "for another machine")
                 elif graph.text in local_manifests:
-                    yield Done(graph.manifest.label, "there already")
+                    yield Transfer(graph.manifest.label, "there already")
                 elif isinstance(kept := shelf.keep(graph, store.private, progress), Reason):
-                    yield Done(graph.manifest.label, "left out", reason=kept)
+                    yield Transfer(graph.manifest.label, "left out", reason=kept)
                 else:
-                    yield Done(graph.manifest.label, "pulled", graph.manifest.bytes)
+                    yield Transfer(graph.manifest.label, "pulled", graph.manifest.bytes)
         except StoreError as error:
             if not isinstance(error.reason, StoreBadRecord | StoreWrongBytes | StoreWrongSignature):
                 raise
-            yield Done(key[:12], "left out", reason=error.reason)
+            yield Transfer(key[:12], "left out", reason=error.reason)
 
 
 def fits_here(manifest: Manifest) -> bool:
-    """Whether some process of this installation may use a graph, by its versions and its system."""
+    """Tell whether some process of this installation may use a graph, by its versions and its system."""
     target = manifest.key.get("target")
     return isinstance(target, dict) and made_for_another(manifest.key.get("format"), target) is None
 
@@ -82,7 +82,7 @@ def fits_here(manifest: Manifest) -> bool:
 # Mirror ---------------------------------------------------------------------------------------------------------
 
 
-def mirror(source: Remote, target: Remote, progress: Progress | None = None) -> Iterator[Done]:
+def mirror(source: Remote, target: Remote, progress: Progress | None = None) -> Iterator[Transfer]:
     """Copy a store file by file, whoever signed what is in it. A copy that was stopped goes on where it was.
 
     What is made of other files is made anew of those that the copy has, so that it keeps withdrawals and keys of its
@@ -93,10 +93,10 @@ def mirror(source: Remote, target: Remote, progress: Progress | None = None) -> 
         NoCryptographyError: there are withdrawals, and nothing can be verified.
     """
 
-    def copied(name: str, count: int) -> Done:
+    def copied(name: str, count: int) -> Transfer:
         if progress is not None:
             progress(count)
-        return Done(name, "copied" if count else "there already", count)
+        return Transfer(name, "copied" if count else "there already", count)
 
     withdrawn: dict[str, dict[str, bytes]] = {}
     for folder, most in _MOST_BYTES.items():
@@ -105,31 +105,31 @@ def mirror(source: Remote, target: Remote, progress: Progress | None = None) -> 
         for name, (size, _) in sorted(source.list(folder).items()):
             one = records.named(name)
             if one is None or not name.startswith(f"{folder}/"):
-                yield Done(name, "left out", reason=StoreBadName(source.label, name[:100]))
+                yield Transfer(name, "left out", reason=StoreBadName(source.label, name[:100]))
                 continue
             if one.kind == "object" and in_target.get(name, (-1, 0.0))[0] == size:
-                yield Done(name, "there already")
+                yield Transfer(name, "there already")
                 continue
             try:
                 data = source.read(name, most, Patience(_COPY_SECONDS))
             except StoreError as error:
                 if not isinstance(error.reason, StoreBadName):
                     raise
-                yield Done(name, "left out", reason=error.reason)
+                yield Transfer(name, "left out", reason=error.reason)
                 continue
             if data is None:  # removed meanwhile
                 continue
             if len(data) > most or (one.kind == "object" and blake3(data).hexdigest() != one.digest):
-                yield Done(name, "left out", reason=StoreWrongBytes(source.label, name))
+                yield Transfer(name, "left out", reason=StoreWrongBytes(source.label, name))
             elif folder == "withdrawn":
                 listed, right = withdrawals.read(data, one.publisher)
                 withdrawn.setdefault(one.publisher, {}).update(listed)
                 if not right:
-                    yield Done(name, "left out", reason=StoreWrongSignature(source.label, one.publisher[:12]))
+                    yield Transfer(name, "left out", reason=StoreWrongSignature(source.label, one.publisher[:12]))
             elif folder == "index":
                 indexed.append(one.publisher)
             elif name in in_target and target.read(name, len(data)) == data:
-                yield Done(name, "there already")
+                yield Transfer(name, "there already")
             else:
                 target.write(name, data)
                 yield copied(name, len(data))

@@ -24,7 +24,7 @@ from ..trust import ed25519, key_file, publishers
 from ..trust.publishers import NAME, PUBLISHER_FILE
 from ..trust.signing import SIGNATURE_FILE
 from .bundle import BUNDLE_FILE, GRAPH, Listing
-from .source import Done
+from .source import Transfer
 
 TAR_SUFFIX = ".tar"
 _MODEL = re.compile(r"[0-9a-z]{1,32}")
@@ -39,7 +39,7 @@ def key_path(home: Path, publisher: str = "") -> Path | BadPublisherName:
 
 
 def public_key(path: Path) -> str | SigningKeyRefused | None:
-    """Give the public key of a private one; None where there is none. Raises OSError, NoCryptographyError."""
+    """Return the public key of a private one; None where there is none. Raises OSError, NoCryptographyError."""
     key = key_file.read(path)
     return ed25519.public_key(key) if isinstance(key, bytes) else key
 
@@ -60,7 +60,7 @@ def why_not(store: Store, entry: Entry) -> Reason | None:
     return store.signer.judge(entry) or (key if isinstance(key, Reason) else None)
 
 
-def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes) -> Iterator[Done]:
+def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes) -> Iterator[Transfer]:
     """Write entries as a bundle: a tar file where the name ends so, else a folder, which may hold graphs already.
 
     The same graph of several models is written once. A tar file appears by one rename, made of a folder beside it that
@@ -85,7 +85,7 @@ def export(store: Store, entries: Iterable[Entry], target: Path, private: bytes)
             _pack(Path(folder), target)
 
 
-def _fill(store: Store, entries: Iterable[Entry], target: Path, private: bytes) -> Iterator[Done]:
+def _fill(store: Store, entries: Iterable[Entry], target: Path, private: bytes) -> Iterator[Transfer]:
     written: set[bytes] = set()
     placed: set[Path] = set()
     try:
@@ -100,7 +100,7 @@ def _fill(store: Store, entries: Iterable[Entry], target: Path, private: bytes) 
                 if reason is None:
                     written.add(entry.text)
                     placed.add(final)
-            yield Done(str(entry.folder), "left out" if reason else "exported", reason=reason)
+            yield Transfer(str(entry.folder), "left out" if reason else "exported", reason=reason)
     finally:
         made = target.glob(f"*/*/*/{PUBLISHER_FILE}")
         graphs = sorted("/".join(path.parts[-4:-1]) for path in made)

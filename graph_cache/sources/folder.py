@@ -14,13 +14,13 @@ from ...common.errors import in_brief
 from ...common.reasons import NotSaved, Reason, UnreadableNow
 from ..copies import signatures_of
 from ..entry import Entry
-from ..home import Graph, Home, equals_one
+from ..home import Home, SignedGraph, equals_one
 from ..integrity import copy_files
 from ..key import GraphKey
 from ..layout import COMPILER_CACHE, GRAPHS_FOLDER, beside, listed_now, locations_in, of_digest, visible
 from ..lookup import MOST_COMPARED, Differs
 from ..model_hash import ModelSource
-from ..trust.signing import Faulty, Known, Signer, read_trusted
+from ..trust.signing import FaultyEntry, Signer, TrustedEntry, read_trusted
 from .source import Taken, Wanted
 
 log = logging.getLogger("onegraph.graph_cache")
@@ -41,7 +41,7 @@ class FolderSource:
         """Read a component's entries that may be used. Never raises OSError."""
         for name in sorted(visible(listed_now(self.folder / component)))[:MOST_COMPARED]:
             verdict = read_trusted(self.folder / component / name, self.signer)
-            if isinstance(verdict, Known):
+            if isinstance(verdict, TrustedEntry):
                 yield verdict.entry
 
     def offers(self, key: GraphKey, differs: Differs, condemned: list[Entry]) -> Iterator[Entry | Reason]:
@@ -51,8 +51,8 @@ class FolderSource:
             verdict = read_trusted(component / name, self.signer)
             if isinstance(verdict, UnreadableNow):  # whoever wrote it may keep it so for ever
                 continue
-            if not isinstance(verdict, Known):
-                yield verdict.reason if isinstance(verdict, Faulty) else verdict
+            if not isinstance(verdict, TrustedEntry):
+                yield verdict.reason if isinstance(verdict, FaultyEntry) else verdict
             elif verdict.entry.manifest.key == key.fields() and not equals_one(verdict.entry.manifest, condemned):
                 yield differs(verdict.entry.manifest) or verdict.entry
 
@@ -74,7 +74,7 @@ class FolderSource:
                 wrong = copy_files(entry, folder)
                 if wrong is not None:
                     return wrong
-                kept = home.keep(Graph(key, entry.manifest, entry.text, signatures_of(entry)), folder)
+                kept = home.keep(SignedGraph(key, entry.manifest, entry.text, signatures_of(entry)), folder)
         except OSError as error:
             return NotSaved(in_brief(error))
         log.info("%s was copied from %s", kept.folder.name, self.folder)
@@ -82,7 +82,7 @@ class FolderSource:
 
 
 def near(source: ModelSource, neighbours: Iterable[Path], home: Home) -> Iterator[FolderSource]:
-    """Give the folders on this machine that may have a model's graphs: the one beside its checkpoint comes first.
+    """Return the folders on this machine that may have a model's graphs: the one beside its checkpoint comes first.
 
     Args:
         neighbours: folders with checkpoints, besides the model's own.

@@ -29,7 +29,7 @@ from ..trust.withdrawals import Withdrawal
 from . import records
 from .exporting import why_not
 from .records import Index, PublishedUse, Publisher, Record, RemoteGraph
-from .source import Done, parse
+from .source import Transfer, parse
 from .transport import Remote
 
 _LARGEST = 8 << 30  # bytes of a file
@@ -56,7 +56,7 @@ class Pusher:
         self._withdrawn: frozenset[str] | None = None
 
     def has(self, entry: Entry) -> bool:
-        """Whether the key's record names a graph already, which is not taken back. Raises StoreError, OSError."""
+        """Tell whether the key's record names a graph already, which is not taken back. Raises StoreError, OSError."""
         key = key_digest(entry.manifest.key)
         record = self._read(records.record_name(self.public, key), key)
         named = set() if record is None else {graph.manifest for graph in record.graphs}
@@ -69,7 +69,7 @@ class Pusher:
         files: Mapping[str, bytes | Path],
         first_uses: tuple[PublishedUse, ...] = (),
         progress: Progress | None = None,
-    ) -> Done:
+    ) -> Transfer:
         """Push one graph. It is `pushed` where the store names it for the first time, whatever bytes were there.
 
         Args:
@@ -84,10 +84,10 @@ class Pusher:
         """
         wrong = check_names(manifest)
         if wrong is not None:
-            return Done(manifest.label, "left out", reason=wrong)
+            return Transfer(manifest.label, "left out", reason=wrong)
         digest, key = blake3(text).hexdigest(), key_digest(manifest.key)
         if digest in self._taken_back():
-            return Done(manifest.label, "left out", reason=reasons.GraphWithdrawn("whose key this is"))
+            return Transfer(manifest.label, "left out", reason=reasons.GraphWithdrawn("whose key this is"))
         written = self._write_files(manifest, files, progress) + self._write_object(digest, len(text), text)
         signature = publishers.sign(self._private, text)
         graph = RemoteGraph(manifest=digest, bytes=len(text), signature=signature.value, first_uses=first_uses)
@@ -100,7 +100,7 @@ class Pusher:
         if written < manifest.bytes:
             # What was there may have been garbage, which somebody collected before the record named it.
             written += self._write_files(manifest, files, None)
-        return Done(manifest.label, "pushed" if published is None else "there already", written)
+        return Transfer(manifest.label, "pushed" if published is None else "there already", written)
 
     def write_record(self, key: str) -> None:
         """Make a key's record of all graphs that the store has for it. Raises StoreError."""
@@ -196,7 +196,9 @@ class Pusher:
         return size
 
 
-def push(store: Store, entries: Iterable[Entry], pusher: Pusher, progress: Progress | None = None) -> Iterator[Done]:
+def push(
+    store: Store, entries: Iterable[Entry], pusher: Pusher, progress: Progress | None = None
+) -> Iterator[Transfer]:
     """Push entries that this user may load, each once, and what the publisher took back from any store.
 
     What the store has already takes one request each.
@@ -218,11 +220,11 @@ def push(store: Store, entries: Iterable[Entry], pusher: Pusher, progress: Progr
         if reason is None and not uses and pusher.has(entry):
             if progress is not None:
                 progress(entry.manifest.bytes)
-            yield Done(entry.folder.name, "there already")
+            yield Transfer(entry.folder.name, "there already")
             continue
         if reason is None and isinstance(state := check(entry), Reason):
             reason = state
-        done = Done("", "left out", reason=reason)
+        done = Transfer("", "left out", reason=reason)
         if reason is None:
             files = {name: entry.folder / name for name in entry.manifest.files}
             done = pusher.push(entry.manifest, entry.text, files, uses, progress)
@@ -231,7 +233,7 @@ def push(store: Store, entries: Iterable[Entry], pusher: Pusher, progress: Progr
 
 
 def published_uses(store: Store, entry: Entry) -> tuple[PublishedUse, ...]:
-    """What this machine's first use of an entry showed, for those who believe its publisher."""
+    """Return the first-use result of this machine for an entry, for those who believe its publisher."""
     used = store.first_use(entry)
     target = entry.manifest.key.get("target")
     if not used.checked or used.compiled_ms is None or not isinstance(target, dict):
@@ -256,7 +258,7 @@ def write_index(remote: Remote, public: str) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Unsigned:
+class UnsignedGraph:
     """A graph as a task returns it: bytes, of which nothing is known yet; as JSON they are in base 64.
 
     Attributes:
@@ -270,18 +272,18 @@ class Unsigned:
     uses: tuple[str, ...] = ()
 
 
-def made_here(store: Store) -> Iterator[Unsigned]:
-    """Give the graphs that a store's own key signed, if they are whole."""
+def made_here(store: Store) -> Iterator[UnsignedGraph]:
+    """Return the graphs that a store's own key signed, if they are whole."""
     for one in store.disk.entries():
         entry = read(one.path) if one.facts.signed_by == "me" and not one.quarantined else None
         if isinstance(entry, Entry) and isinstance(check(entry), Sound):
             uses = tuple(use.model_dump_json() for use in published_uses(store, entry))
             with contextlib.suppress(OSError):  # it is gone by now
                 files = {name: read_regular(entry.folder / name, _LARGEST) for name in entry.manifest.files}
-                yield Unsigned(entry.text, files, uses)
+                yield UnsignedGraph(entry.text, files, uses)
 
 
-def check_unsigned(unsigned: Unsigned, expected: Mapping[str, Collection[str]]) -> Manifest | Reason:
+def check_unsigned(unsigned: UnsignedGraph, expected: Mapping[str, Collection[str]]) -> Manifest | Reason:
     """Say whether a graph is whole: its manifest names what graphs have, and the files are what it lists.
 
     Args:
@@ -307,7 +309,7 @@ def check_unsigned(unsigned: Unsigned, expected: Mapping[str, Collection[str]]) 
     return reasons.UnlistedMember(odd[0][:100]) if odd else manifest
 
 
-def push_unsigned(unsigned: Unsigned, manifest: Manifest, pusher: Pusher) -> Done:
+def push_unsigned(unsigned: UnsignedGraph, manifest: Manifest, pusher: Pusher) -> Transfer:
     """Sign and push a graph that another machine made.
 
     Args:
@@ -320,5 +322,5 @@ def push_unsigned(unsigned: Unsigned, manifest: Manifest, pusher: Pusher) -> Don
     try:
         uses = tuple(PublishedUse.model_validate_json(use) for use in unsigned.uses[:1])
     except ValidationError as error:
-        return Done(manifest.label, "left out", reason=reasons.UnreadableManifest(in_brief(error)))
+        return Transfer(manifest.label, "left out", reason=reasons.UnreadableManifest(in_brief(error)))
     return pusher.push(manifest, unsigned.manifest, unsigned.files, uses)

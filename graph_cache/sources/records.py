@@ -143,7 +143,13 @@ class Named:
 
 
 def named(name: str) -> Named | None:
-    """Read the name of a file; None for any that no store has."""
+    """Read the name of a file; None for any that no store has.
+
+    >>> named(object_name("ab" * 32)).kind, named(withdrawn_name("cd" * 32)).kind
+    ('object', 'withdrawals')
+    >>> named("objects/../../etc/passwd") is None
+    True
+    """
     for kind, pattern in _NAMES.items():
         if match := re.fullmatch(pattern, name):
             facts = match.groupdict("")
@@ -152,7 +158,7 @@ def named(name: str) -> Named | None:
 
 
 def digests(names: Iterable[str], kind: str) -> list[str]:
-    """The digests that files of one kind are named by, in order."""
+    """Return the digests that files of one kind are named by, in order."""
     return sorted(one.digest for one in map(named, names) if one is not None and one.kind == kind)
 
 

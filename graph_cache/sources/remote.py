@@ -25,7 +25,7 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ..entry import Entry
-from ..home import Graph, Home, equals_one
+from ..home import Home, SignedGraph, equals_one
 from ..integrity import differs
 from ..key import key_digest
 from ..manifest import MANIFEST_FILE, FileRecord
@@ -65,9 +65,9 @@ class Shelf:
         return record
 
     def withdrawn(self, home: Path) -> frozenset[str]:
-        """Read which graphs were taken back, and remember it; those that are known to be.
+        """Read which graphs the publisher has withdrawn, and remember them; all that are known to be withdrawn.
 
-        That is one request, and another where the store can be listed. Whatever a store lacks changes nothing.
+        One request, and another where the store can be listed. What a store lacks changes nothing.
         """
         public = self.publisher.key
         withdrawn, wrong = withdrawals.remembered(home, public), False
@@ -95,7 +95,7 @@ class Shelf:
             wrong: Reason = reasons.StoreBadRecord(remote.label, in_brief(error, 80))
             raise StoreError(wrong if bad is None else reasons.StoreBadName(remote.label, bad[:100])) from error
 
-    def graphs(self, record: Record, withdrawn: frozenset[str]) -> Iterator[tuple[RemoteGraph, Graph | Reason]]:
+    def graphs(self, record: Record, withdrawn: frozenset[str]) -> Iterator[tuple[RemoteGraph, SignedGraph | Reason]]:
         """Read and verify the manifests that a record names, one request each; or tell why one is refused."""
         for one in record.graphs:
             if one.manifest in withdrawn:
@@ -104,16 +104,16 @@ class Shelf:
                 text = self._object(MANIFEST_FILE, FileRecord(bytes=one.bytes, blake3=one.manifest))
                 yield one, self._verified(text, one.signature, record.key)
 
-    def _verified(self, text: bytes, signature: str, key: str) -> Graph | Reason:
+    def _verified(self, text: bytes, signature: str, key: str) -> SignedGraph | Reason:
         graph = verify(text, PublisherSignature(key=self.publisher.key, value=signature), self.publisher)
         if isinstance(graph, reasons.Damaged):
             return reasons.StoreGraphRefused(self.remote.label, graph)
-        if isinstance(graph, Graph):
+        if isinstance(graph, SignedGraph):
             return graph if key_digest(graph.manifest.key) == key else reasons.StoreOtherKey(self.remote.label)
         wrong = reasons.StoreWrongSignature(self.remote.label, self.publisher.name)
         return graph if isinstance(graph, reasons.NeedsCryptography) else wrong
 
-    def keep(self, graph: Graph, home: Home, progress: Callable[[int], None] | None = None) -> Entry | Reason:
+    def keep(self, graph: SignedGraph, home: Home, progress: Callable[[int], None] | None = None) -> Entry | Reason:
         """Read a graph's files, one request each, and make it an entry of the home.
 
         Args:
@@ -305,5 +305,5 @@ class Layers:
 
 
 def in_order(trusted: Mapping[str, str]) -> list[Publisher]:
-    """The publishers that a user trusts, in the order of their names."""
+    """Return the publishers that a user trusts, in the order of their names."""
     return [Publisher(name, key) for name, key in sorted(trusted.items())]

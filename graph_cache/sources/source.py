@@ -12,7 +12,7 @@ from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ..entry import Entry
 from ..file_names import check_names
-from ..home import Graph, Home
+from ..home import Home, SignedGraph
 from ..key import GraphKey
 from ..layout import key_of
 from ..lookup import Differs
@@ -59,7 +59,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Done:
+class Transfer:
     """What became of a graph, or of a file of a store, that was to be written somewhere.
 
     Attributes:
@@ -78,13 +78,13 @@ class Done:
 # Verifying --------------------------------------------------------------------------------------------------------
 
 
-def verify(text: bytes, signature: PublisherSignature, publisher: Publisher) -> Graph | Reason:
+def verify(text: bytes, signature: PublisherSignature, publisher: Publisher) -> SignedGraph | Reason:
     """Parse a manifest if the publisher signed it. A graph of another key, or of odd names, is nobody's."""
     verdict = publishers.judge(signature, text, {publisher.name: publisher.key})
     return parse(text, signature.model_dump_json(indent=1)) if isinstance(verdict, Published) else verdict
 
 
-def parse(text: bytes, signature: str = "") -> Graph | reasons.Damaged:
+def parse(text: bytes, signature: str = "") -> SignedGraph | reasons.Damaged:
     """Parse a manifest whose names, of files and of its entry, lead nowhere else."""
     try:
         manifest = Manifest.model_validate_json(text)
@@ -93,4 +93,4 @@ def parse(text: bytes, signature: str = "") -> Graph | reasons.Damaged:
     key = key_of(manifest)
     if isinstance(key, reasons.Damaged):
         return key
-    return check_names(manifest) or Graph(key, manifest, text, {PUBLISHER_FILE: signature} if signature else {})
+    return check_names(manifest) or SignedGraph(key, manifest, text, {PUBLISHER_FILE: signature} if signature else {})

@@ -43,7 +43,7 @@ class Folder:
             return os.fdopen(os.open(path, _READ, dir_fd=handle), "rb")
 
     def info(self, name: str) -> dict[str, Any]:
-        """Give a file's size and time, and where it is a link the size of what it leads to."""
+        """Return a file's size and time, and where it is a link the size of what it leads to."""
         with self._opened(name) as (handle, at):
             path, handle = self._file(name, handle, at)
             status = os.stat(path, dir_fd=handle, follow_symlinks=False)
@@ -116,7 +116,7 @@ class Folder:
                 os.close(handle)
 
     def _file(self, name: str, handle: int | None, at: str) -> tuple[str, int | None]:
-        """Where a file is: in its folder; or, for a link of the Hub's cache, among the blobs beside the snapshot."""
+        """Find a file in its folder; or, for a link of the Hub's cache, among the blobs beside the snapshot."""
         path = at + posixpath.basename(name)
         mode = os.stat(path, dir_fd=handle, follow_symlinks=False).st_mode
         if stat.S_ISREG(mode):

@@ -60,7 +60,15 @@ class Address:
 
 
 def parse(text: str) -> Address | reasons.StoreBadAddress:
-    """Read an address, such as `s3://bucket/graphs`. One of a folder is absolute: `file:///mnt/graphs`."""
+    """Read an address. That of a folder is absolute.
+
+    >>> parse("s3://bucket/graphs/").url, parse("file:///mnt/graphs").label
+    ('s3://bucket/graphs', 'file:graphs')
+    >>> parse("https://user:password@example.org/graphs").label
+    'https://example.org/graphs'
+    >>> parse("graphs").code
+    'store_bad_address'
+    """
     text = text.strip().rstrip("/")
     bad = reasons.StoreBadAddress(text.rpartition("@")[2][:100] or "an empty text")
     try:
@@ -78,13 +86,13 @@ def parse(text: str) -> Address | reasons.StoreBadAddress:
 
 
 def from_environment() -> list[Address | reasons.StoreBadAddress]:
-    """The stores that `ONEGRAPH_STORES` names, in their order, each once."""
+    """Return the stores that `ONEGRAPH_STORES` names, in their order, each once."""
     texts = [text for text in re.split(r"[\s,]+", os.environ.get(STORES, "")) if text]
     return [parse(text) for text in dict.fromkeys(texts)]
 
 
 def wait_from_environment() -> float:
-    """Seconds that a look-up waits for a store at most. What is no number above 0 counts as if it were not there."""
+    """Read how many seconds a look-up waits for a store. A text that is no positive number counts as the default."""
     try:
         seconds = float(os.environ.get(WAIT, DEFAULT_WAIT))
     except ValueError:

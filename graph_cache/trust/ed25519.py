@@ -30,7 +30,7 @@ def sign(private: bytes, message: bytes) -> str:
 
 
 def is_signed(public: str, signature: str, message: bytes) -> bool:
-    """Whether a signature is that of a public key over a message. Raises NoCryptographyError."""
+    """Tell whether a signature is that of a public key over a message. Raises NoCryptographyError."""
     require()
     if is_weak(public):
         return False
@@ -45,7 +45,7 @@ def is_signed(public: str, signature: str, message: bytes) -> bool:
 
 
 def is_weak(public: str) -> bool:
-    """Whether a public key, 64 hex digits, is one of those whose signatures prove nothing, or is written oddly."""
+    """Tell whether a public key, 64 hex digits, is one of those whose signatures prove nothing, or is written oddly."""
     y = int.from_bytes(bytes.fromhex(public), "little") & (2**255 - 1)
     return y >= _PRIME or y in _SMALL_ORDER
 

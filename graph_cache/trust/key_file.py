@@ -24,7 +24,7 @@ _WRITING_SECONDS = 1.0  # another process may be writing its key, where the file
 
 
 def obtain(path: Path) -> bytes:
-    """Give a key; make it if there is none.
+    """Return a key; make it if there is none.
 
     Raises:
         OSError: it cannot be made or read, or it is refused.

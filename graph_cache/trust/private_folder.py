@@ -81,7 +81,7 @@ def close_to_group(folder: Path) -> None:
 
 
 def locate(folder: Path) -> Path:
-    """Give the folder that is used for a private one: itself where it is, or can be made, this user's alone.
+    """Return the folder that is used for a private one: itself where it is, or can be made, this user's alone.
 
     Else it is one among the system's temporary files, of the same user and for the same folder. Changes nothing.
     """
@@ -123,7 +123,7 @@ def _check_way(folder: Path, above: bool = True) -> Wrong | None:
 
 
 def may_be_exchanged(status: os.stat_result) -> bool:
-    """Whether others than this user and root may exchange what is in a folder, which lies on the way to another."""
+    """Tell whether others than this user and root may exchange what is in a folder on the way to another."""
     if not _is_trusted_on_the_way(status.st_uid):
         return True
     if status.st_mode & stat.S_ISVTX:  # others can rename only what is theirs
@@ -174,7 +174,7 @@ def _unmapped_uid() -> int | None:
 
 @functools.cache
 def is_group_of_one(gid: int) -> bool:
-    """Whether a group is known and has no member but this user, as the group that many systems make for each user."""
+    """Tell whether a group has no member but this user, as the group that many systems make for each user."""
     try:
         import grp
         import pwd
@@ -187,7 +187,7 @@ def is_group_of_one(gid: int) -> bool:
 
 
 def owner_name(uid: int) -> str:
-    """Name a user, by number where the system does not know one."""
+    """Return the name of a user, or the number where the system knows no name."""
     try:
         import pwd
 

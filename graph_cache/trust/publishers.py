@@ -16,16 +16,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, ValidationError
 
+from ...common import reasons
 from ...common.errors import in_brief
-from ...common.reasons import (
-    GraphWithdrawn,
-    NeedsCryptography,
-    PublisherListRefused,
-    UnknownPublisher,
-    UnreadableNow,
-    Untrusted,
-    WrongPublisherSignature,
-)
 from ..entry import Entry, Unparsed
 from ..files import IrregularFileError, is_passing, open_regular, read_regular
 from ..layout import settings_file
@@ -75,16 +67,16 @@ def sign(private: bytes, manifest: bytes) -> PublisherSignature:
 
 def judge(
     signature: PublisherSignature, manifest: bytes, trusted: Mapping[str, str]
-) -> Published | UnknownPublisher | WrongPublisherSignature | NeedsCryptography:
+) -> Published | reasons.UnknownPublisher | reasons.WrongPublisherSignature | reasons.NeedsCryptography:
     """Say which of the trusted publishers signed a manifest. `cryptography` is imported only for a key of theirs."""
     name = next((name for name, key in trusted.items() if key == signature.key), None)
     if name is None:
-        return UnknownPublisher(signature.key)
+        return reasons.UnknownPublisher(signature.key)
     try:
         right = ed25519.is_signed(signature.key, signature.value, _PURPOSE + manifest)
     except ed25519.NoCryptographyError:
-        return NeedsCryptography()
-    return Published(name) if right else WrongPublisherSignature(name)
+        return reasons.NeedsCryptography()
+    return Published(name) if right else reasons.WrongPublisherSignature(name)
 
 
 @dataclass(frozen=True)
@@ -98,30 +90,30 @@ class Publishers:
 
     home: Path
 
-    def judge(self, entry: Entry | Unparsed) -> Published | Untrusted | UnreadableNow | None:
+    def judge(self, entry: Entry | Unparsed) -> Published | reasons.Untrusted | reasons.UnreadableNow | None:
         """Say whether a trusted publisher signed an entry, and which; None where no publisher did."""
         try:
             signature = PublisherSignature.model_validate_json(read_regular(entry.folder / PUBLISHER_FILE, _MOST_BYTES))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, MemoryError, ValidationError) as error:
-            return UnreadableNow(PUBLISHER_FILE, in_brief(error)) if is_passing(error) else None
+            return reasons.UnreadableNow(PUBLISHER_FILE, in_brief(error)) if is_passing(error) else None
         try:
             trusted = self.trusted()
         except (OSError, MemoryError) as error:
-            return UnreadableNow(TRUSTED_FILE, in_brief(error))
-        if isinstance(trusted, PublisherListRefused):
+            return reasons.UnreadableNow(TRUSTED_FILE, in_brief(error))
+        if isinstance(trusted, reasons.PublisherListRefused):
             return trusted
         verdict = judge(signature, entry.text, trusted)
         if isinstance(verdict, Published) and withdrawals.is_withdrawn(self.home, signature.key, entry.text):
-            return GraphWithdrawn(verdict.publisher)
+            return reasons.GraphWithdrawn(verdict.publisher)
         return verdict
 
-    def trusted(self) -> Mapping[str, str] | PublisherListRefused:
+    def trusted(self) -> Mapping[str, str] | reasons.PublisherListRefused:
         """Read the names and public keys. Raises OSError where nobody can tell now."""
         trusted = _read(self.home / TRUSTED_FILE)
         other = settings_file(TRUSTED_FILE)
-        if other is None or not (isinstance(trusted, PublisherListRefused) and trusted.fault == "open"):
+        if other is None or not (isinstance(trusted, reasons.PublisherListRefused) and trusted.fault == "open"):
             return trusted
         with contextlib.suppress(OSError):
             if other.exists():
@@ -129,16 +121,16 @@ class Publishers:
         return trusted
 
 
-def _read(path: Path) -> Mapping[str, str] | PublisherListRefused:
+def _read(path: Path) -> Mapping[str, str] | reasons.PublisherListRefused:
     try:
         with open_regular(path) as file:
             status = os.fstat(file.fileno())
             if private_folder.POSIX and status.st_uid not in (0, os.geteuid()):
-                return PublisherListRefused("foreign")
+                return reasons.PublisherListRefused("foreign")
             if private_folder.POSIX and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                return PublisherListRefused("open")
+                return reasons.PublisherListRefused("open")
             return TrustedPublishers.model_validate_json(file.read(_MOST_LIST_BYTES)).publishers
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (IrregularFileError, ValidationError):
-        return PublisherListRefused("damaged")
+        return reasons.PublisherListRefused("damaged")

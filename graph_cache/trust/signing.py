@@ -35,7 +35,7 @@ from ...common.reasons import (
     WrongSignature,
 )
 from ..entry import Entry, Unparsed, parse, read, read_text
-from ..files import IrregularFileError, OversizedFileError, may_pass, read_regular
+from ..files import IrregularFileError, OversizedFileError, may_pass, nearest, read_regular
 from ..layout import settings_file
 from ..manifest import Strict
 from . import key_file, private_folder
@@ -105,7 +105,7 @@ class Signer:
         return None
 
     def key(self) -> bytes:
-        """Give the key; make it if there is none, or none that counts.
+        """Return the key; make it if there is none, or none that counts.
 
         Raises:
             RefusedError: it must not be used.
@@ -174,8 +174,10 @@ class Signer:
 
 
 def _may_be_written(folder: Path) -> bool:
-    nearest = next((above for above in (folder, *folder.parents) if above.exists()), None)
-    return nearest is not None and nearest.is_dir() and os.access(nearest, os.W_OK)
+    with contextlib.suppress(NotADirectoryError):
+        existing = nearest(folder)
+        return existing.is_dir() and os.access(existing, os.W_OK)
+    return False
 
 
 def _read_signature(folder: Path) -> Signature | Untrusted | UnreadableNow:
@@ -205,7 +207,7 @@ def _hmac(key: bytes, manifest: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Known:
+class TrustedEntry:
     """An entry that may be loaded once its files are checked, and whose it is."""
 
     entry: Entry
@@ -213,22 +215,22 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Faulty:
+class FaultyEntry:
     """An entry of this user's or a trusted publisher's whose manifest cannot be used."""
 
     reason: Damaged
 
 
-Verdict = Known | Faulty | NewerManifest | OlderManifest | Untrusted | UnreadableNow
+ReadResult = TrustedEntry | FaultyEntry | NewerManifest | OlderManifest | Untrusted | UnreadableNow
 
 
-def read_trusted(folder: Path, signer: Signer) -> Verdict:
+def read_trusted(folder: Path, signer: Signer) -> ReadResult:
     """Read the manifest in a folder, and parse it if this user or a trusted publisher signed it."""
     unparsed = read_text(folder)
     if isinstance(unparsed, UnreadableNow):
         return unparsed
     if not isinstance(unparsed, Unparsed):
-        return signer.judge_unread(folder) or Faulty(unparsed)
+        return signer.judge_unread(folder) or FaultyEntry(unparsed)
     trusted = signer.provenance(unparsed)
     if isinstance(trusted, WrongSignature):
         return _own_damaged(unparsed, signer) or trusted
@@ -236,11 +238,11 @@ def read_trusted(folder: Path, signer: Signer) -> Verdict:
         return trusted
     entry = parse(unparsed)
     if isinstance(entry, Entry):
-        return Known(entry, trusted)
-    return Faulty(entry) if isinstance(entry, Damaged) else entry
+        return TrustedEntry(entry, trusted)
+    return FaultyEntry(entry) if isinstance(entry, Damaged) else entry
 
 
-def _own_damaged(unparsed: Unparsed, signer: Signer) -> Faulty | None:
+def _own_damaged(unparsed: Unparsed, signer: Signer) -> FaultyEntry | None:
     """Tell whether a manifest of this user's was damaged since it was signed.
 
     Everybody can write a manifest beside a signature that names this user's key, so a large one is not looked at. One
@@ -249,4 +251,4 @@ def _own_damaged(unparsed: Unparsed, signer: Signer) -> Faulty | None:
     if len(unparsed.text) > _MOST_UNSIGNED or signer.judge_unread(unparsed.folder) is not None:
         return None
     again = read(unparsed.folder)
-    return Faulty(again) if isinstance(again, UnreadableManifest) else None
+    return FaultyEntry(again) if isinstance(again, UnreadableManifest) else None

@@ -6,14 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...common.reasons import (
-    BadPublisherKey,
-    BadPublisherName,
-    OtherPublisherKey,
-    PublisherListRefused,
-    Reason,
-    WeakPublisherKey,
-)
+from ...common import reasons
+from ...common.reasons import Reason
 from ..files import replace_text, set_mode
 from ..layout import settings_file
 from . import ed25519
@@ -36,24 +30,24 @@ def add(publishers: Publishers, name: str, key: str) -> Reason | None:
     """
     key = key.lower()
     if not re.fullmatch(NAME, name):
-        return BadPublisherName(name[:100])
+        return reasons.BadPublisherName(name[:100])
     if not re.fullmatch(PUBLIC_KEY, key):
-        return BadPublisherKey()
+        return reasons.BadPublisherKey()
     if ed25519.is_weak(key):
-        return WeakPublisherKey()
+        return reasons.WeakPublisherKey()
     trusted = publishers.trusted()
-    if isinstance(trusted, PublisherListRefused):
+    if isinstance(trusted, reasons.PublisherListRefused):
         return trusted
     if trusted.get(name, key) != key:
-        return OtherPublisherKey(name)
+        return reasons.OtherPublisherKey(name)
     _write(publishers, {**trusted, name: key})
     return None
 
 
-def remove(publishers: Publishers, name: str) -> PublisherListRefused | bool:
+def remove(publishers: Publishers, name: str) -> reasons.PublisherListRefused | bool:
     """Trust a publisher no longer; whether it was trusted. Raises OSError as `add` does."""
     trusted = publishers.trusted()
-    if isinstance(trusted, PublisherListRefused):
+    if isinstance(trusted, reasons.PublisherListRefused):
         return trusted
     if name in trusted:
         _write(publishers, {other: key for other, key in trusted.items() if other != name})
@@ -65,7 +59,7 @@ def _write(publishers: Publishers, trusted: Mapping[str, str]) -> None:
     path = publishers.home / TRUSTED_FILE
     _write_closed(path, trusted)
     other = settings_file(TRUSTED_FILE)
-    if publishers.trusted() == PublisherListRefused("open") and other is not None:  # on a drive without modes
+    if publishers.trusted() == reasons.PublisherListRefused("open") and other is not None:  # on a drive without modes
         other.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write_closed(other, trusted)
 

@@ -71,7 +71,7 @@ def read(data: bytes, public: str, withdrawn: Container[str] = ()) -> tuple[dict
 
 
 def remembered(home: Path, public: str) -> frozenset[str]:
-    """The manifests of the graphs that a publisher is known to have taken back."""
+    """Return the manifests of the graphs that a publisher is known to have taken back."""
     try:
         return frozenset(one.name for one in (home / FOLDER / public).iterdir() if re.fullmatch(_DIGEST, one.name))
     except OSError:
@@ -91,5 +91,5 @@ def remember(home: Path, public: str, manifests: Iterable[str]) -> None:
 
 
 def is_withdrawn(home: Path, public: str, manifest: bytes) -> bool:
-    """Whether a publisher is known to have taken back the graph of a manifest."""
+    """Tell whether a publisher is known to have taken back the graph of a manifest."""
     return os.path.lexists(home / FOLDER / public / blake3(manifest).hexdigest())

@@ -77,8 +77,8 @@ def boot(comfyui: Path, cpu: bool, custom_node: str = "") -> None:
     import comfy.model_management  # reads the options when it is imported
 
     if custom_node:
-        place = Path(custom_node) / "__init__.py" if Path(custom_node).is_dir() else Path(custom_node)
-        spec = importlib.util.spec_from_file_location("onegraph_bench_custom_node", place)
+        file = Path(custom_node) / "__init__.py" if Path(custom_node).is_dir() else Path(custom_node)
+        spec = importlib.util.spec_from_file_location("onegraph_bench_custom_node", file)
         assert spec is not None and spec.loader is not None
         module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where its own imports look for it
         spec.loader.exec_module(module)

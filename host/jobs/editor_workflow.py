@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from .trial_runs import CannotTellError, JobError, Prompt
+from .trial_runs import CannotTellError, JobError, Prompt, is_link
 
 Types = Mapping[str, Mapping[str, Any]]  # as `/object_info` has them, by the names of types
 
@@ -101,16 +101,16 @@ class _Graph:
     # Links --------------------------------------------------------------------------------------------------
 
     def behind(self, link: Any, depth: int = 0) -> _Output | _Value | None:
-        """What a link brings; None: nothing."""
-        found = self.links.get(link)
-        if found is None or depth > _DEEPEST:
+        """Follow a link to what it brings; None: nothing."""
+        followed = self.links.get(link)
+        if followed is None or depth > _DEEPEST:
             return None
-        if self.outer is not None and found.origin == self.inner_inputs:
-            return self._given(found.slot, depth)
-        node = self.nodes.get(found.origin)
-        return None if node is None else self._output(node, found.slot, depth + 1)
+        if self.outer is not None and followed.origin == self.inner_inputs:
+            return self._outer_value(followed.slot, depth)
+        node = self.nodes.get(followed.origin)
+        return None if node is None else self._output(node, followed.slot, depth + 1)
 
-    def _given(self, slot: int, depth: int) -> _Output | _Value | None:
+    def _outer_value(self, slot: int, depth: int) -> _Output | _Value | None:
         """What the subgraph's node is given for one of its inputs, or holds in a widget."""
         assert self.outer is not None
         graph, node = self.outer
@@ -140,6 +140,7 @@ class _Graph:
         return bool(inputs[slot].get("widget")) or (inner is not None and inputs[slot]["name"] in inner._widgets())
 
     def _output(self, node: dict[str, Any], slot: int, depth: int) -> _Output | _Value | None:
+        """What a node gives at an output: its own result, or what it passes on."""
         mode, kind = self.mode_of(node), node["type"]
         inner = self.inner.get(node["id"])
         if mode == _MUTED:
@@ -187,12 +188,12 @@ def _link(data: Any) -> tuple[Any, _Link]:
 
 
 def inputs_of(kind: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of a type of node by name, in the order of its widgets."""
-    given = kind.get("input") or {}
+    """Return the inputs of a type of node by name, in the order of its widgets."""
+    groups = kind.get("input") or {}
     order = kind.get("input_order") or {}
     made: dict[str, Any] = {}
     for group in ("required", "optional"):
-        inputs = given.get(group) or {}
+        inputs = groups.get(group) or {}
         made |= {name: inputs[name] for name in (*order.get(group, ()), *inputs) if name in inputs}
     return made
 
@@ -204,7 +205,7 @@ def _is_widget(described: Any) -> bool:
 
 
 def described_as(described: Any) -> tuple[Any, Mapping[str, Any]]:
-    """The type of an input, or its choices, and its options."""
+    """Return the type of an input, or its choices, and its options."""
     kind = described[0] if described else None
     return kind, described[1] if len(described) > 1 and isinstance(described[1], dict) else {}
 
@@ -240,7 +241,11 @@ def _widget_values(node: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[s
 
 
 def default_of(name: str, described: Any) -> dict[str, Any]:
-    """What a widget holds at first, by its name; nothing where that is not told."""
+    """Return what a widget holds at first, by its name; nothing where the server does not tell.
+
+    >>> default_of("steps", ["INT", {"default": 20}]), default_of("sampler_name", [["euler", "heun"]])
+    ({'steps': 20}, {'sampler_name': 'euler'})
+    """
     kind, options = described_as(described)
     choices = kind if isinstance(kind, list) else options.get("options")
     if "default" in options:
@@ -252,7 +257,7 @@ def default_of(name: str, described: Any) -> dict[str, Any]:
 
 
 def is_editors(data: Any) -> bool:
-    """Whether JSON is a workflow in the editor's format."""
+    """Tell whether JSON is a workflow in the editor's format."""
     return isinstance(data, dict) and isinstance(data.get("nodes"), list)
 
 
@@ -291,12 +296,8 @@ def prompt_of(data: Mapping[str, Any], types: Types, name: str) -> Prompt:
     return {key: prompt[key] for key in running if key in prompt}
 
 
-def is_link(value: Any) -> bool:
-    """Whether an input of a prompt's node is an output of another one."""
-    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int)
-
-
 def _prompt_node(graph: _Graph, node: dict[str, Any], kind: Mapping[str, Any]) -> dict[str, Any]:
+    """A node of a prompt: the values of its widgets, and its links."""
     inputs = _widget_values(node, inputs_of(kind))
     for one in node.get("inputs") or ():
         if one.get("link") is None:

@@ -82,7 +82,6 @@ def model_findings(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
     from ...common.reasons import Reason
     from ...compiler.blocks.repeated import repeated_blocks
     from ...graph_cache.model_hash import ModelSource, hash_file
-    from ...runtime.guards.guard_cache import GuardCache
     from ..calls.component import NodeComponent
     from ..families import MODELS, family_of
 
@@ -94,12 +93,19 @@ def model_findings(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
         else:
             yield Finding("model", "refused", code=family.code, text=family.text)
         return
+    yield from _whole(NodeComponent(family, None, source), module, patcher, patcher, backend)
+
+
+def _whole(component: Any, module: Any, patcher: Any, owner: Any, backend: str) -> Iterator[Finding]:
+    """The graphs of a module that is compiled as a whole; `owner`: the host's object that its examples are read of."""
+    from ...runtime.guards.guard_cache import GuardCache
+
+    family = component.family
     refusal = family.refusal(module)
     if refusal is not None:
         yield Finding(family.component, "refused", code=refusal.code, text=refusal.text)
         return
-    component = NodeComponent(family, None, source)
-    examples = functools.partial(family.examples, module, patcher, None)
+    examples = functools.partial(family.examples, module, owner, None)
     for request in component.expected(patcher, module, backend, examples, GuardCache()):
         yield _judge(family.component, request)
 
@@ -107,7 +113,6 @@ def model_findings(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
 def _vae(vae: Any, path: Path, backend: str) -> Iterator[Finding]:
     from ...common.reasons import Reason
     from ...graph_cache.model_hash import ModelSource, hash_file
-    from ...runtime.guards.guard_cache import GuardCache
     from ..calls.component import NodeComponent
     from ..calls.vae.eligibility import halves_of
 
@@ -116,15 +121,8 @@ def _vae(vae: Any, path: Path, backend: str) -> Iterator[Finding]:
         yield Finding("vae", "refused", code=halves.code, text=halves.text)
         return
     module, source = vae.first_stage_model, ModelSource(path, hash_file(path))
-    for part, family in halves.items():
-        refusal = family.refusal(module)
-        if refusal is not None:
-            yield Finding(family.component, "refused", code=refusal.code, text=refusal.text)
-            continue
-        component = NodeComponent(family, None, source, part)
-        examples = functools.partial(family.examples, module, vae, None)
-        for request in component.expected(vae.patcher, module, backend, examples, GuardCache()):
-            yield _judge(family.component, request)
+    for half, family in halves.items():
+        yield from _whole(NodeComponent(family, None, source, half), module, vae.patcher, vae, backend)
 
 
 def _blocks(patcher: Any, module: Any, backend: str, source: Any) -> Iterator[Finding]:

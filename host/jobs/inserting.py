@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .editor_workflow import Types, default_of, described_as, inputs_of, is_editors, is_link
-from .trial_runs import JobError, Prompt, is_of_ours, nodes_of_ours, read
+from .editor_workflow import Types, default_of, described_as, inputs_of, is_editors, prompt_of
+from .trial_runs import CannotTellError, JobError, Prompt, is_link, is_of_ours, nodes_of_ours, read
 
 COMPILE_MODEL = "OneGraphCompileModel"
 
@@ -51,10 +51,28 @@ def with_compile_nodes(prompt: Prompt, types: Types) -> tuple[Prompt, list[str]]
             name = f"{key} compiled" if slot == slots[0] else f"{key} compiled {slot}"
             made[name] = {"class_type": COMPILE_MODEL, "inputs": {**defaults, "model": [key, slot]}}
             for other in changed.values():
-                for place, value in other["inputs"].items():
+                for input_name, value in other["inputs"].items():
                     if value == [key, slot]:
-                        other["inputs"][place] = [name, 0]
+                        other["inputs"][input_name] = [name, 0]
     return changed | made, loaders
+
+
+def prompt_of_editors(data: Mapping[str, Any], types: Types, name: str) -> tuple[Prompt, list[str]]:
+    """Make a prompt of a workflow that the editor saved, with nodes of the pack.
+
+    Args:
+        name: of the workflow's file, for errors.
+
+    Returns:
+        The prompt; the nodes behind which Compile Model was put, for people.
+
+    Raises:
+        JobError: it cannot be read, or needs what this ComfyUI does not have.
+    """
+    prompt, loaders = with_compile_nodes(prompt_of(data, types, name), types)
+    if not nodes_of_ours(prompt):
+        raise CannotTellError(f"{name} samples no model on this machine, so no graph is needed.")
+    return prompt, [f"{key} ({prompt[key]['class_type']})" for key in loaders]
 
 
 def inserted(data: Any, name: str) -> tuple[dict[str, Any], list[str]]:
@@ -91,8 +109,8 @@ class _Numbers:
         self.node = max((_number(node["id"]) for graph in graphs for node in graph["nodes"]), default=0)
         self.link = max((_number(_id_of(link)) for graph in graphs for link in graph.get("links") or ()), default=0)
 
-    def next(self, graph: dict[str, Any]) -> tuple[int, int]:
-        """Give the ids of a node and of a link, and note in a graph that they are taken."""
+    def take(self, graph: dict[str, Any]) -> tuple[int, int]:
+        """Take the next free ids, of a node and of a link, and note them in a graph."""
         self.node, self.link = self.node + 1, self.link + 1
         state = graph.get("state")
         if isinstance(state, dict):
@@ -117,7 +135,7 @@ def _put_into(graph: dict[str, Any], passing: frozenset[str], numbers: _Numbers)
             continue
         for slot, output in enumerate(node.get("outputs") or ()):
             if output.get("type") == "MODEL" and output.get("links"):
-                _put_behind(graph, node, slot, *numbers.next(graph))
+                _put_behind(graph, node, slot, *numbers.take(graph))
                 yield f"{node['id']} ({node['type']})"
 
 
@@ -152,7 +170,7 @@ def _free_spot(node: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> l
         [x - _SIZE[0] - _GAP, y],
     ]
     boxes = [_box(one) for one in nodes if one.get("pos")]
-    return next((spot for spot in spots if not any(_overlap(spot, box) for box in boxes)), spots[0])
+    return next((spot for spot in spots if not any(_overlaps(spot, box) for box in boxes)), spots[0])
 
 
 def _box(node: Mapping[str, Any]) -> tuple[float, float, float, float]:
@@ -162,7 +180,8 @@ def _box(node: Mapping[str, Any]) -> tuple[float, float, float, float]:
     return x, y, width, height
 
 
-def _overlap(spot: Sequence[float], box: tuple[float, float, float, float]) -> bool:
+def _overlaps(spot: Sequence[float], box: tuple[float, float, float, float]) -> bool:
+    """Whether a new node at a spot would cover another one."""
     (x, y), (left, top, width, height) = spot, box
     beside = x >= left + width or x + _SIZE[0] <= left
     return not (beside or y - _TITLE >= top + height or y + _SIZE[1] <= top - _TITLE)

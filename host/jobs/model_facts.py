@@ -49,31 +49,31 @@ def facts(model: SampledModel) -> ModelFacts:
     """Tell of a model what its file's header and the cached graphs do. Never raises; nothing is loaded or written."""
     import folder_paths
 
-    found = folder_paths.get_full_path(model.folder, model.file) if model.file else None
-    if found is None:
+    full_path = folder_paths.get_full_path(model.folder, model.file) if model.file else None
+    if full_path is None:
         missing = f"{model.file} is not in this ComfyUI's model folders, so its family is not known"
-        return _told(model, "unknown", missing if model.file else f"{model.type} names no file of a model")
-    path = Path(found)
+        return _facts(model, "unknown", missing if model.file else f"{model.type} names no file of a model")
+    path = Path(full_path)
     family, formats = "", tuple[str, ...]()
     try:
         if path.suffix.lower() == ".gguf":
             family, formats = weightless.gguf_architecture(path), ("gguf",)
-            return _told(model, "unknown", "graphs for GGUF files are known once the model is loaded", family, formats)
+            return _facts(model, "unknown", "graphs for GGUF files are known once the model is loaded", family, formats)
         header = weightless.read_header(path)
         formats = header.formats()
         patcher = weightless.load(header, model.folder == "checkpoints")
         if patcher is None:
-            return _told(model, "unknown", f"this ComfyUI does not know the model of {path.name}", "", formats)
+            return _facts(model, "unknown", f"this ComfyUI does not know the model of {path.name}", "", formats)
         family = type(patcher.model.model_config).__name__
         unclear = _unclear(model)
         if unclear is not None:
-            return _told(model, *unclear, family, formats)
+            return _facts(model, *unclear, family, formats)
         return _judged(model, family, formats, [*model_findings(patcher, path, model.backend)])
     except weightless.HeaderError as error:
-        return _told(model, "unknown", str(error), family, formats)
+        return _facts(model, "unknown", str(error), family, formats)
     except Exception as error:  # of the host's loaders, and of files that are replaced meanwhile
         log.debug("%s is not known without being loaded", path, exc_info=True)
-        return _told(model, "unknown", f"only a run tells ({in_brief(error)})", family, formats)
+        return _facts(model, "unknown", f"only a run tells ({in_brief(error)})", family, formats)
 
 
 def _unclear(model: SampledModel) -> tuple[Verdict, str] | None:
@@ -91,18 +91,18 @@ def _unclear(model: SampledModel) -> tuple[Verdict, str] | None:
 
 def _judged(model: SampledModel, family: str, formats: tuple[str, ...], findings: Sequence[Finding]) -> ModelFacts:
     if not findings:
-        return _told(model, "unknown", "only a run tells which graphs it needs", family, formats)
+        return _facts(model, "unknown", "only a run tells which graphs it needs", family, formats)
     hits = sum(one.verdict == "hit" for one in findings)
     others = [one for one in findings if one.verdict != "hit"]
     if not others:
         text = "a run may need graphs of other calls of its blocks, too" if findings[0].component == BLOCK else ""
-        return _told(model, "hit", text, family, formats, hits)
+        return _facts(model, "hit", text, family, formats, hits)
     first = others[0]
     verdict = next(one for one in _NOT_HIT if one in (first.verdict, "unknown"))
-    return _told(model, verdict, first.text, family, formats, hits)
+    return _facts(model, verdict, first.text, family, formats, hits)
 
 
-def _told(
+def _facts(
     model: SampledModel, verdict: Verdict, text: str, family: str = "", formats: tuple[str, ...] = (), graphs: int = 0
 ) -> ModelFacts:
     return ModelFacts(

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from .editor_workflow import Types, described_as, inputs_of, is_link
-from .trial_runs import Prompt, is_of_ours
+from .editor_workflow import Types, described_as, inputs_of
+from .trial_runs import Prompt, is_link, is_of_ours
 
 # Inputs of loaders that name a model's file, and the host's folder for it.
 FILE_INPUTS = {"ckpt_name": "checkpoints", "unet_name": "diffusion_models", "model_name": "diffusion_models"}

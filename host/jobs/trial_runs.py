@@ -48,7 +48,7 @@ class Server(Protocol):
     """Where a workflow runs."""
 
     def node_type(self, kind: str) -> NodeType:
-        """A type of node, by the name that workflows give it. Raises what ends the job."""
+        """Describe a type of node, by the name that workflows give it. Raises what ends the job."""
 
     def status(self) -> dict[str, Any]:
         """As `GET /onegraph/status`. Raises what ends the job."""
@@ -57,7 +57,7 @@ class Server(Protocol):
         """Queue a workflow; its id. Raises JobError."""
 
     def result(self, prompt_id: str) -> dict[str, Any] | None:
-        """The status of a workflow that has ended, as ComfyUI's history has it."""
+        """Return the status of a workflow that has ended, as ComfyUI's history has it."""
 
     def stop(self, prompt_id: str) -> None:
         """Have a workflow end. Never raises."""
@@ -89,10 +89,20 @@ def _is_node(node: Any) -> bool:
     return isinstance(node.get("inputs", {}), dict)
 
 
+def is_link(value: Any) -> bool:
+    """Tell whether an input of a prompt's node is an output of another one.
+
+    >>> is_link(["4", 0])
+    True
+    >>> is_link("photo.safetensors")
+    False
+    """
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int)
+
+
 def _links(node: dict[str, Any]) -> list[tuple[str, int]]:
     """Which outputs of which nodes a node is given."""
-    pairs = [value for value in node.get("inputs", {}).values() if isinstance(value, list) and len(value) == 2]
-    return [(name, slot) for name, slot in pairs if isinstance(name, str) and isinstance(slot, int)]
+    return [(value[0], value[1]) for value in node.get("inputs", {}).values() if is_link(value)]
 
 
 def _without_ends(prompt: Prompt, types: Callable[[str], NodeType]) -> Prompt:
@@ -142,12 +152,12 @@ def shortened(prompt: Prompt, mode: Mode, size: str, types: Callable[[str], Node
 
 
 def is_of_ours(kind: str) -> bool:
-    """Whether nodes of a type run graphs."""
+    """Tell whether nodes of a type run graphs."""
     return kind.startswith((*_OURS, *_ONEDIFFS))
 
 
 def nodes_of_ours(prompt: Prompt) -> list[str]:
-    """The nodes of a workflow that run graphs."""
+    """Return the nodes of a workflow that run graphs."""
     return [name for name, node in prompt.items() if is_of_ours(node["class_type"])]
 
 
@@ -199,7 +209,7 @@ def _failure(ended: dict[str, Any]) -> str:
 
 
 def refusal_text(answer: bytes | str, status: int) -> str:
-    """What ComfyUI's answer to a workflow that it does not take says. `status`: of HTTP."""
+    """Read why ComfyUI refuses a workflow from its answer. `status`: of HTTP."""
     with contextlib.suppress(ValueError, AttributeError, TypeError, KeyError):
         data = json.loads(answer)
         texts = [str(data["error"].get("message"))]

@@ -85,12 +85,12 @@ class HttpServer:
         return json.loads(text) if text else None
 
     def status(self) -> dict[str, Any]:
-        """What OneGraph did there. Raises OSError, ValueError."""
+        """Ask what OneGraph did there. Raises OSError, ValueError."""
         status: dict[str, Any] = self.ask("/onegraph/status")
         return status
 
     def node_type(self, kind: str) -> NodeType:
-        """A type of node; one that is not there ends nothing. Raises OSError, ValueError."""
+        """Describe a type of node; one that is missing ends no workflow. Raises OSError, ValueError."""
         info = self.ask(f"/object_info/{urllib.parse.quote(kind, safe='')}").get(kind) or {}
         return NodeType(bool(info.get("output_node")), tuple(map(str, info.get("output") or ())))
 
@@ -102,7 +102,7 @@ class HttpServer:
             raise JobError(f"ComfyUI refuses the workflow: {_refusal(error)}") from error
 
     def result(self, prompt_id: str) -> dict[str, Any] | None:
-        """The status of a workflow that has ended."""
+        """Return the status of a workflow that has ended."""
         history = self.ask(f"/history/{prompt_id}").get(prompt_id)
         return None if history is None else dict(history.get("status") or {})
 
@@ -198,7 +198,11 @@ def run(task: WorkflowTask) -> None:
             server.ask("/onegraph/status")
         lacks: list[str] = []
         if prompt is None:
-            prompt, lacks = _of_editor(server, data, path.name)
+            types = server.ask("/object_info")
+            prompt, behind = inserting.prompt_of_editors(data, types, path.name)
+            if behind:
+                tell("added", text=f"with Compile Model (OneGraph) after node {', '.join(behind)}")
+            lacks = editor_workflow.lacking(prompt, types)
             _check_nodes(prompt, task.mode)
         if task.mode == "explain":
             with contextlib.suppress(urllib.error.HTTPError):  # of a server with an older OneGraph
@@ -217,23 +221,6 @@ def _check_nodes(prompt: Prompt, mode: Mode) -> None:
     old = [n for n in ours if not prompt[n]["class_type"].startswith("OneGraph")]
     if mode == "explain" and old:
         raise JobError(f"Node {old[0]} is one of OneDiff's, which always compiles. Use the nodes of OneGraph.")
-
-
-def _of_editor(server: HttpServer, data: dict[str, Any], name: str) -> tuple[Prompt, list[str]]:
-    """The prompt of a workflow that the editor saved, with nodes of the pack, and what the server lacks for it.
-
-    Raises:
-        JobError, OSError
-    """
-    types = server.ask("/object_info")
-    prompt = editor_workflow.prompt_of(data, types, name)
-    prompt, loaders = inserting.with_compile_nodes(prompt, types)
-    if not nodes_of_ours(prompt):
-        raise CannotTellError(f"{name} samples no model on this machine, so no graph is needed.")
-    if loaders:
-        titles = [f"{key} ({prompt[key]['class_type']})" for key in loaders]
-        tell("added", text=f"with Compile Model (OneGraph) after node {', '.join(titles)}")
-    return prompt, editor_workflow.lacking(prompt, types)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ _OWN_PAGES = ("same-origin", "none")  # of Sec-Fetch-Site; none: the user typed 
 
 
 def refusal(host: str | None, listen: str, site: str | None = None) -> reasons.HostNotAllowed | None:
-    """Why a request is not answered, or None: it names this server as no web site can, or its own page asks.
+    """Say why a request is not answered, or None: it names this server as no web site can, or its own page asks.
 
     A browser sends the name of the site whose page asks. A site whose name leads to this machine (DNS rebinding) is of
     one origin with the server for the browser, and could read any answer. Names without a dot, as in a compose file,
@@ -28,6 +28,11 @@ def refusal(host: str | None, listen: str, site: str | None = None) -> reasons.H
         host: the request's Host; None where it has none, which no browser's does.
         listen: the addresses or names that the server was told to listen on, separated by commas.
         site: the request's Sec-Fetch-Site.
+
+    >>> refusal("127.0.0.1:8188", "127.0.0.1") is None
+    True
+    >>> refusal("attacker.example", "127.0.0.1").code
+    'host_not_allowed'
     """
     if host is None:
         return None
@@ -61,7 +66,7 @@ def _normalized(host: str) -> str:
 def change_refusal(
     host: str | None, listen: str, site: str | None, origin: str | None, content_type: str
 ) -> Reason | None:
-    """Why a request may not change anything, or None: this server's own page sent it, or no browser did.
+    """Say why a request may not change anything, or None: this server's own page sent it, or no browser did.
 
     Each of the three headers is checked by itself. A browser sends `Origin` with each POST, and no page can set it, nor
     `Sec-Fetch-Site`. A page of another site cannot send JSON without asking first, which nothing here answers.
@@ -83,14 +88,14 @@ def _is_own(origin: str, host: str) -> bool:
     """Whether an Origin is this server as the request names it, or one of the names that its proxy has."""
     try:
         url = urlsplit(origin)
-        asked = urlsplit(f"{url.scheme}://{host.strip()}")
+        request = urlsplit(f"{url.scheme}://{host.strip()}")
         default = {"http": 80, "https": 443}.get(url.scheme)
         if default is None or not url.hostname or url.path or url.query or url.fragment or "@" in url.netloc:
             return False
-        ports = (url.port or default, asked.port or default)
+        ports = (url.port or default, request.port or default)
     except ValueError:
         return False
     name = _normalized(url.hostname)
-    if name == _normalized(asked.hostname or "") and ports[0] == ports[1]:
+    if name == _normalized(request.hostname or "") and ports[0] == ports[1]:
         return True
     return name in {*map(_normalized, _allowed().split(","))} - {"", "*"}  # of a proxy that sends another Host

@@ -6,36 +6,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ...common.reasons import Reason
+from ...common.strict import Strict
 
 ENTRY_ID = r"^[0-9a-f]{10}$"
 JOB_ID = r"^[0-9a-f]{32}$"
 
 
-class Given(BaseModel):
-    """What a client may send. Anything else is refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class RequestBody(Strict):
+    """What a client may send, in the path, the query or as JSON. Anything else is refused."""
 
 
-class OfGraph(Given):
+class GraphRequest(RequestBody):
     """A graph by its id."""
 
     id: str = Field(pattern=ENTRY_ID)
 
 
-class OfJob(Given):
+class JobRequest(RequestBody):
     """A job by its id."""
 
     job: str = Field(pattern=JOB_ID)
 
 
-class Told(BaseModel):
-    """What is answered."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class AnswerBody(Strict):
+    """What a client is sent, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +60,10 @@ class WithStatus:
     """JSON with another status than 200."""
 
     status: int
-    told: Told
+    body: AnswerBody
 
 
-Answer = Told | Refusal | Text | WithStatus | Mapping[str, Any]
+Answer = AnswerBody | Refusal | Text | WithStatus | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -82,5 +79,5 @@ class Route:
 
     method: Literal["GET", "POST"]
     path: str
-    request_model: type[Given]
+    request_model: type[RequestBody]
     answer: Callable[[Any], Answer]

@@ -7,33 +7,31 @@ from ..comfyui import contract
 from ..comfyui.host_routes import NodeTypes
 from ..jobs.trial_runs import JobError
 from . import workflows
-from .answers import OfJob, Refusal
+from .answers import JobRequest, Refusal
 from .baking import BakeProgress, jobs
-from .models import BakeJob, QueuedJob, Workflow
+from .models import QueuedJob, Workflow
+
+_UNKNOWN = Refusal(404, reasons.UnknownJob())
 
 
-def begin(asked: Workflow) -> QueuedJob | Refusal:
+def begin(fields: Workflow) -> QueuedJob | Refusal:
     """POST bake: queue the workflow as `onegraph bake` does."""
     lacking = contract.refusal("baking")
     if lacking is not None:
         return Refusal(501, lacking)
     try:
-        prompt, _ = workflows.prompt_of(asked.prompt, NodeTypes())
+        prompt, _ = workflows.prompt_of(fields.prompt, NodeTypes())
     except JobError as error:
         return workflows.refused(error)
     job = jobs.add(prompt)
     return Refusal(429, reasons.TooManyJobs()) if job is None else QueuedJob(job=job.job)
 
 
-def read(asked: OfJob) -> BakeJob | Refusal:
-    """GET bake/{job}."""
-    return _told(jobs.get(asked.job))
+def read(fields: JobRequest) -> BakeProgress | Refusal:
+    """GET bake/{job}: how far it is."""
+    return jobs.get(fields.job) or _UNKNOWN
 
 
-def cancel(asked: OfJob) -> BakeJob | Refusal:
-    """POST bake/{job}/cancel."""
-    return _told(jobs.cancel(asked.job))
-
-
-def _told(job: BakeProgress | None) -> BakeJob | Refusal:
-    return Refusal(404, reasons.UnknownJob()) if job is None else BakeJob(**vars(job))
+def cancel(fields: JobRequest) -> BakeProgress | Refusal:
+    """POST bake/{job}/cancel: end the job; what it compiled stays."""
+    return jobs.cancel(fields.job) or _UNKNOWN

@@ -7,15 +7,17 @@ import json
 import logging
 import threading
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...common.errors import in_brief, without_paths
 from ...runtime.obtain.registry import registry
 from ..comfyui import host_routes
 from ..comfyui.comfyui_nodes import comfyui_nodes
+from ..comfyui.prompt_server import prompt_server
 from ..jobs.trial_runs import JobError, NodeType, Prompt, nodes_of_ours, refusal_text, run_until_nothing_compiles
 from ..show import events, status
+from .answers import AnswerBody
 
 log = logging.getLogger("onegraph.host")
 
@@ -26,9 +28,8 @@ _QUEUEING_SECONDS = 600  # a workflow is validated by its nodes, which may read 
 _OVER = ("done", "failed", "cancelled")
 
 
-@dataclass(frozen=True)
-class BakeProgress:
-    """How far a job is.
+class BakeProgress(AnswerBody):
+    """A workflow whose graphs are compiled: how far it is.
 
     Attributes:
         done, of: nodes of OneGraph whose runs are over, and all in the workflow. One that nothing uses never runs.
@@ -76,7 +77,7 @@ class Jobs:
         with self._lock:
             if sum(one.now.state == "waiting" for one in self._bakes.values()) >= MOST_WAITING:
                 return None
-            job = BakeProgress(uuid.uuid4().hex, len(nodes_of_ours(prompt)))
+            job = BakeProgress(job=uuid.uuid4().hex, of=len(nodes_of_ours(prompt)))
             self._bakes[job.job] = _Bake(job, prompt)
             over = [name for name, one in self._bakes.items() if one.now.state in _OVER]
             for name in over[: max(0, len(self._bakes) - _MOST_REMEMBERED)]:
@@ -87,7 +88,7 @@ class Jobs:
         return job
 
     def get(self, job: str) -> BakeProgress | None:
-        """How far a job is."""
+        """Tell how far a job is."""
         bake = self._bakes.get(job)
         return None if bake is None else bake.now
 
@@ -99,16 +100,16 @@ class Jobs:
         bake.cancelled.set()
         with self._lock:
             if bake.now.state == "waiting":
-                bake.now = replace(bake.now, state="cancelled", text="cancelled before it began")
+                bake.now = bake.now.model_copy(update={"state": "cancelled", "text": "cancelled before it began"})
                 bake.prompt = None
-        events.send("onegraph.bake", vars(bake.now))
+        events.send("onegraph.bake", bake.now.model_dump())
         return bake.now
 
     def _next(self) -> _Bake | None:
         with self._lock:
             for bake in self._bakes.values():
                 if bake.now.state == "waiting":
-                    bake.now = replace(bake.now, state="running", text="running the workflow")
+                    bake.now = bake.now.model_copy(update={"state": "running", "text": "running the workflow"})
                     return bake
             self._running = False
             return None
@@ -118,7 +119,7 @@ class Jobs:
             run = _JobRun(bake)
             try:
                 assert bake.prompt is not None
-                events.send("onegraph.bake", vars(bake.now))  # it began: before any badge of its compiles
+                events.send("onegraph.bake", bake.now.model_dump())  # it began: before any badge of its compiles
                 run_until_nothing_compiles(run, "bake", bake.prompt, "", run.tell)
             except _Cancelled:
                 run.show(state="cancelled", text="cancelled; what was compiled stays")
@@ -146,17 +147,16 @@ class _JobRun:
         counters = registry().counters
         if self._prompt_id and self._bake.prompt is not None:
             self._ready |= status.ran_in(self._prompt_id) & {*nodes_of_ours(self._bake.prompt)}
-        now = replace(
-            self._bake.now,
-            done=self._bake.now.of if changes.get("state") == "done" else len(self._ready),
-            compiled=counters.compiles - self._before[0],
-            restored=counters.restores - self._before[1],
-            prompt_id=self._prompt_id,
-            **changes,
-        )
+        changes |= {
+            "done": self._bake.now.of if changes.get("state") == "done" else len(self._ready),
+            "compiled": counters.compiles - self._before[0],
+            "restored": counters.restores - self._before[1],
+            "prompt_id": self._prompt_id,
+        }
+        now = self._bake.now.model_copy(update=changes)
         if now != self._bake.now or now.state in _OVER:
             self._bake.now = now
-            events.send("onegraph.bake", vars(now))
+            events.send("onegraph.bake", now.model_dump())
 
     def tell(self, event: str, **facts: Any) -> None:
         """Take what the run tells of itself."""
@@ -181,7 +181,7 @@ class _JobRun:
         return {**counts, "compiles": registry().counters.compiles, **runs}
 
     def node_type(self, kind: str) -> NodeType:
-        """A type of node; one that is not there ends nothing."""
+        """Describe a type of node; one that is missing ends no workflow."""
         node_class = comfyui_nodes().NODE_CLASS_MAPPINGS.get(kind)
         gives = getattr(node_class, "RETURN_TYPES", None) or ()
         return NodeType(bool(getattr(node_class, "OUTPUT_NODE", False)), tuple(map(str, gives)))
@@ -195,11 +195,8 @@ class _JobRun:
         return self._prompt_id
 
     def result(self, prompt_id: str) -> dict[str, Any] | None:
-        """The status of a workflow that has ended. Raises JobError where somebody took it from the queue."""
-        from server import PromptServer
-
-        server = PromptServer.instance
-        queue = server.prompt_queue
+        """Return the status of a workflow that has ended. Raises JobError where somebody took it from the queue."""
+        queue = prompt_server().prompt_queue
         waiting = any(item[1] == prompt_id for items in queue.get_current_queue_volatile() for item in items)
         history = queue.get_history(prompt_id=prompt_id).get(prompt_id)
         if history is None and not waiting:
@@ -209,10 +206,7 @@ class _JobRun:
     def stop(self, prompt_id: str) -> None:
         """Take the workflow from the queue, or interrupt it and no other. Never raises."""
         try:
-            from server import PromptServer
-
-            server = PromptServer.instance
-            queue = server.prompt_queue
+            queue = prompt_server().prompt_queue
             if not queue.delete_queue_item(lambda item: item[1] == prompt_id):
                 queue.interrupt_if_running(prompt_id)
         except Exception:  # ComfyUI is another one, or ends

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...common import reasons
+from ...common import reasons, remedies
 from ...common.plain_text import plain
 from ...graph_cache.disk import inventory, report
 from ...graph_cache.disk.listing import Listed
@@ -18,8 +18,8 @@ from ...graph_cache.entry import read
 from ...graph_cache.integrity import Sound, describe
 from ...runtime.obtain.registry import registry
 from . import model_files
-from .answers import OfGraph, Refusal
-from .models import Details, Done, Entry, File, Graph, Graphs, ListOfGraphs, Prune, Pruned, Totals
+from .answers import GraphRequest, Refusal
+from .models import ActionResult, DetailedGraph, Details, Entry, File, Graphs, ListOfGraphs, Prune, PruneResult
 
 _PATIENCE = 0.5  # seconds until a list is shown as far as it is known; the first one of thousands takes some seconds
 _UNKNOWN = Refusal(404, reasons.UnknownGraph())
@@ -37,8 +37,8 @@ def all_graphs() -> list[Listed]:
     return registry().store.disk.scan(model_files.folders())
 
 
-def _find(asked: OfGraph) -> Listed | None:
-    return next((one for one in all_graphs() if one.id == asked.id), None)
+def _find(fields: GraphRequest) -> Listed | None:
+    return next((one for one in all_graphs() if one.id == fields.id), None)
 
 
 def entry(one: Listed) -> Entry:
@@ -48,26 +48,26 @@ def entry(one: Listed) -> Entry:
 
 def _described(entries: Iterable[Listed]) -> list[Entry]:
     seconds = {**registry().store.notes.read().restore_seconds, **registry().counters.restore_times.last}
-    return [Entry(**report.describe(one), restore_seconds=seconds.get(one.path.name)) for one in entries]
+    return [Entry(**vars(report.describe(one)), restore_seconds=seconds.get(one.path.name)) for one in entries]
 
 
-def list_graphs(asked: ListOfGraphs) -> Graphs | Refusal:
-    """GET graphs."""
-    refused = report.state_refusal(asked.state)
+def list_graphs(fields: ListOfGraphs) -> Graphs | Refusal:
+    """GET graphs: those that are asked for, in order."""
+    refused = report.state_refusal(fields.state)
     if refused is not None:
         return Refusal(400, refused)
     disk = registry().store.disk
-    entries, complete = disk.scan_soon(model_files.folders(), _PATIENCE) if asked.partial else (all_graphs(), True)
-    wanted = {name: value for name in ("state", "model", "component") if (value := getattr(asked, name))}
-    listed = [one for one in entries if asked.beside or not one.beside]
-    chosen = [one for one in listed if report.is_wanted(one, wanted) and _holds(one, asked.search.casefold())]
-    backwards = asked.sort in report.LARGEST_FIRST if not asked.order else asked.order == "desc"
-    order = report.state_of if asked.sort == "state" else report.ORDERS[asked.sort]
+    entries, complete = disk.scan_soon(model_files.folders(), _PATIENCE) if fields.partial else (all_graphs(), True)
+    wanted = {name: value for name in ("state", "model", "component") if (value := getattr(fields, name))}
+    listed = [one for one in entries if fields.beside or not one.beside]
+    chosen = [one for one in listed if report.is_wanted(one, wanted) and _holds(one, fields.search.casefold())]
+    backwards = fields.sort in report.LARGEST_FIRST if not fields.order else fields.order == "desc"
+    order = report.state_of if fields.sort == "state" else report.ORDERS[fields.sort]
     chosen.sort(key=order, reverse=backwards)
     return Graphs(
-        entries=_described(chosen[asked.offset : asked.offset + asked.limit]),
+        entries=_described(chosen[fields.offset : fields.offset + fields.limit]),
         total=len(chosen),
-        totals=Totals(**report.totals(disk, entries)),
+        totals=report.totals(disk, entries),
         revision=revision(entries),
         complete=complete,
     )
@@ -80,9 +80,9 @@ def _holds(one: Listed, text: str) -> bool:
     return not text or any(text in fact.casefold() for fact in (*texts, facts.digest, *facts.target.values()))
 
 
-def details(asked: OfGraph) -> Graph | Refusal:
-    """GET graphs/{id}."""
-    one = _find(asked)
+def details(fields: GraphRequest) -> DetailedGraph | Refusal:
+    """GET graphs/{id}: its key, its files, and what to do where it is of no use."""
+    one = _find(fields)
     if one is None:
         return _UNKNOWN
     stored = read(one.path)
@@ -92,8 +92,10 @@ def details(asked: OfGraph) -> Graph | Refusal:
         for path in sorted(one.path.iterdir()):
             files.append(File(name=plain(path.name), bytes=path.lstat().st_size))
     code = report.remedy(one)
-    remedy = None if code is None else report.REMEDIES[code]
-    return Graph(entry=entry(one), details=Details(key=_texts(key), files=files, remedy=remedy, remedy_code=code))
+    remedy = None if code is None else remedies.sentences("graphRemedies")[code]
+    return DetailedGraph(
+        entry=entry(one), details=Details(key=_texts(key), files=files, remedy=remedy, remedy_code=code)
+    )
 
 
 def _texts(key: dict[str, Any]) -> dict[str, str]:
@@ -110,17 +112,17 @@ def _texts(key: dict[str, Any]) -> dict[str, str]:
 # Changing ---------------------------------------------------------------------------------------------------
 
 
-def _on_one(act: Callable[[Listed], tuple[str, str, bool]]) -> Callable[[OfGraph], Done | Refusal]:
+def _on_one(act: Callable[[Listed], tuple[str, str, bool]]) -> Callable[[GraphRequest], ActionResult | Refusal]:
     """Make a route of what is done with one entry, which gives a code, a text, and whether it is done."""
 
     @functools.wraps(act)
-    def route(asked: OfGraph) -> Done | Refusal:
-        one = _find(asked)
+    def route(fields: GraphRequest) -> ActionResult | Refusal:
+        one = _find(fields)
         if one is None:
             return _UNKNOWN
         code, text, done = act(one)
-        now = _find(asked)
-        return Done(done=done, text=text, code=code, entry=None if now is None else entry(now))
+        now = _find(fields)
+        return ActionResult(done=done, text=text, code=code, entry=None if now is None else entry(now))
 
     return route
 
@@ -140,7 +142,7 @@ def pin(one: Listed) -> tuple[str, str, bool]:
 
 @_on_one
 def unpin(one: Listed) -> tuple[str, str, bool]:
-    """POST graphs/{id}/unpin."""
+    """POST graphs/{id}/unpin: let the budget decide about it again."""
     return _mark(one, "unpinned", "The budget decides about the graph again.")
 
 
@@ -176,18 +178,18 @@ def retry(one: Listed) -> tuple[str, str, bool]:
     return "forgotten", "The next run tries to compile the graph again.", True
 
 
-def prune(asked: Prune) -> Pruned:
+def prune(fields: Prune) -> PruneResult:
     """POST prune: remove what is over the budget, or tell what would be removed."""
     disk = registry().store.disk
-    if asked.beside:
-        done = disk.prune_copies(inventory.unusable(), model_files.folders(), asked.dry_run)
+    if fields.beside:
+        done = disk.prune_copies(inventory.unusable(), model_files.folders(), fields.dry_run)
     else:
         due = inventory.over(disk.allowance.bytes)
-        done = (disk.would_prune if asked.dry_run else disk.prune)(due)
-    return Pruned(
+        done = (disk.would_prune if fields.dry_run else disk.prune)(due)
+    return PruneResult(
         removed=_described(done.removed),
         kept_in_use=len(done.used),
         before=done.before,
         after=done.after,
-        dry_run=asked.dry_run,
+        dry_run=fields.dry_run,
     )

@@ -17,7 +17,7 @@ FOLDERS = ("checkpoints", "diffusion_models", "vae", "controlnet")
 
 
 @dataclass(frozen=True)
-class ModelFile:
+class HostFile:
     """A file.
 
     Attributes:
@@ -32,11 +32,11 @@ class ModelFile:
 
 
 def folders() -> tuple[Path, ...]:
-    """The folders with such files, extra ones too, beside which graphs may lie."""
+    """Return the folders with such files, extra ones too, beside which graphs may lie."""
     return model_folders(FOLDERS)
 
 
-def files() -> Iterator[ModelFile]:
+def files() -> Iterator[HostFile]:
     """Iterate over the files, by folder and name."""
     import folder_paths
 
@@ -47,7 +47,7 @@ def files() -> Iterator[ModelFile]:
                 continue
             path = Path(full_path)
             beside = path.with_name(path.stem + GRAPHS_SUFFIX)
-            yield ModelFile(name, folder, os.path.abspath(beside))  # noqa: PTH100
+            yield HostFile(name, folder, os.path.abspath(beside))  # noqa: PTH100
 
 
 def by_checkpoint(entries: Iterable[Listed]) -> dict[str, list[Listed]]:

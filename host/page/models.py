@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from ...graph_cache.disk.report import Description, Totals
 from ..jobs.model_facts import ModelFacts
 from ..show.badges import BadgeOf
-from .answers import Given, Told
-from .baking import JobState
+from .answers import AnswerBody, RequestBody
 
 ModelState = Literal["ready", "partly", "would_compile"]
 
@@ -17,7 +17,7 @@ _TEXT = Field(default="", max_length=200)
 _MOST_BUDGET = 1 << 60
 
 
-class Nothing(Given):
+class NoFields(RequestBody):
     """No field at all: what a client sends is not looked at."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -26,7 +26,7 @@ class Nothing(Given):
 # Graphs -----------------------------------------------------------------------------------------------------
 
 
-class ListOfGraphs(Given):
+class ListOfGraphs(RequestBody):
     """Which graphs, and in what order; by default the latest used first.
 
     Attributes:
@@ -49,58 +49,17 @@ class ListOfGraphs(Given):
     beside: bool = False
 
 
-class Entry(Told):
+class Entry(Description):
     """A graph, as `onegraph ls --json` describes it.
 
     Attributes:
-        models: that it served, the first one first, which `model` is.
-        beside: whether it is a copy beside a checkpoint, which nothing loads from there and the budget does not count.
         restore_seconds: what its last restore on this machine took; null: not known.
     """
 
-    id: str
-    key: str
-    model: str
-    models: list[str]
-    component: str
-    shapes: str
-    dtype: str
-    backend: str
-    target: dict[str, str]
-    state: str
-    reason: dict[str, Any] | None
-    signed: str
-    bytes: int
-    graph_bytes: int
-    to_eager: float | None
-    speedup: float | None
-    compile_seconds: float
-    created: str
-    made_by: str
-    used: str
-    restores: int
-    pinned: bool
-    in_use: bool
-    beside: bool
     restore_seconds: float | None = None
 
 
-class Totals(Told):
-    """All graphs, whatever is asked for. `copies` lie beside checkpoints, and are in no other number."""
-
-    graphs: int
-    copies: int
-    copies_bytes: int
-    states: dict[str, int]
-    pinned: int
-    bytes: int
-    budget_bytes: int | None
-    compile_seconds: float
-    restores: int
-    saved_seconds: float
-
-
-class Graphs(Told):
+class Graphs(AnswerBody):
     """Some of those that were asked for; `total`: how many these are.
 
     Attributes:
@@ -114,12 +73,12 @@ class Graphs(Told):
     complete: bool
 
 
-class File(Told):
+class File(AnswerBody):
     name: str
     bytes: int
 
 
-class Details(Told):
+class Details(AnswerBody):
     """More of a graph.
 
     Attributes:
@@ -133,12 +92,12 @@ class Details(Told):
     remedy_code: str | None
 
 
-class Graph(Told):
+class DetailedGraph(AnswerBody):
     entry: Entry
     details: Details
 
 
-class Done(Told):
+class ActionResult(AnswerBody):
     """What became of a graph: `code` for programs, `text` for people."""
 
     done: bool
@@ -147,14 +106,14 @@ class Done(Told):
     entry: Entry | None
 
 
-class Prune(Given):
+class Prune(RequestBody):
     """Attributes: `beside`: remove the copies beside checkpoints that nothing here can use, instead of the budget's."""
 
     dry_run: bool = Field(strict=True)
     beside: bool = Field(default=False, strict=True)
 
 
-class Pruned(Told):
+class PruneResult(AnswerBody):
     """Bytes are those that count for the budget."""
 
     removed: list[Entry]
@@ -167,7 +126,7 @@ class Pruned(Told):
 # Model files ------------------------------------------------------------------------------------------------
 
 
-class ModelFile(Told):
+class ModelFile(AnswerBody):
     """A file in ComfyUI's folders.
 
     Attributes:
@@ -182,18 +141,18 @@ class ModelFile(Told):
     last_used: str | None
 
 
-class ModelFiles(Told):
+class ModelFiles(AnswerBody):
     models: list[ModelFile]
 
 
 # Settings ---------------------------------------------------------------------------------------------------
 
 
-class ChangedSettings(Given):
+class ChangedSettings(RequestBody):
     disk_budget_bytes: int | None = Field(strict=True, ge=1, le=_MOST_BUDGET)
 
 
-class Settings(Told):
+class Settings(AnswerBody):
     """`disk_budget_bytes`: null: no limit."""
 
     disk_budget_bytes: int | None
@@ -203,7 +162,7 @@ class Settings(Told):
 # Nodes ------------------------------------------------------------------------------------------------------
 
 
-class Badges(Told):
+class Badges(AnswerBody):
     """As the event `onegraph.badge` tells them."""
 
     badges: list[BadgeOf]
@@ -212,19 +171,19 @@ class Badges(Told):
 # Jobs -------------------------------------------------------------------------------------------------------
 
 
-class Workflow(Given):
+class Workflow(RequestBody):
     """A workflow in ComfyUI's API format, or as its editor saves it."""
 
     prompt: dict[str, Any]
 
 
-class EditorWorkflow(Given):
+class EditorWorkflow(RequestBody):
     """A workflow as ComfyUI's editor saves it."""
 
     workflow: dict[str, Any]
 
 
-class ExplainedWorkflow(Told):
+class ExplainedWorkflow(AnswerBody):
     """What is told of a workflow without running it.
 
     Attributes:
@@ -237,28 +196,11 @@ class ExplainedWorkflow(Told):
     models: list[ModelFacts]
 
 
-class QueuedJob(Told):
+class QueuedJob(AnswerBody):
     job: str
 
 
-class BakeJob(Told):
-    """A workflow whose graphs are compiled; `done` and `of` count its nodes of OneGraph.
-
-    Attributes:
-        prompt_id: the prompt that runs the workflow now; empty before the first.
-    """
-
-    job: str
-    state: JobState
-    done: int
-    of: int
-    text: str
-    compiled: int
-    restored: int
-    prompt_id: str
-
-
-class Readiness(Told):
+class Readiness(AnswerBody):
     """`waiting_for`: lines of the warm-up list whose graphs are not restored."""
 
     ready: bool

@@ -1,4 +1,4 @@
-"""GET /onegraph/status: what this process compiled, restored and ran, for headless clients and tests."""
+"""What this process did and shows, and whether it is ready: GET /onegraph/status, badges and ready."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 
 from ...backends import cuda_graphs
 from ...runtime.obtain.registry import registry
-from ..show import progress
+from ..show import badges, progress
 from ..show import status as node_status
-from .models import Nothing
+from .answers import WithStatus
+from .models import Badges, NoFields, Readiness
 from .texts import texts_without_paths
+from .warm_up import warm_up
 
 
 def status() -> dict[str, Any]:
-    """Counters of the process, the last run and all runs of each node's last prompt, and what each node shows.
+    """Return the counters of this process, the runs of each node's last prompt, and what each node shows.
 
     Takes no lock: a compile or a call must not hold it up. The prompt's thread fills these dicts meanwhile, so each is
     copied in one operation of the interpreter before anything walks it.
@@ -46,6 +48,18 @@ def status() -> dict[str, Any]:
     return shown
 
 
-def read(asked: Nothing) -> dict[str, Any]:
+def read(fields: NoFields) -> dict[str, Any]:
     """GET status."""
     return status()
+
+
+def all_badges(fields: NoFields) -> Badges:
+    """GET badges: those of all nodes, for a page that was just opened."""
+    return Badges(badges=badges.all_badges())
+
+
+def ready(fields: NoFields) -> Readiness | WithStatus:
+    """GET ready: 200 once the graphs of the warm-up list are restored, or without a list; 503 before."""
+    left = warm_up.waiting_for()
+    answer = Readiness(ready=not left, waiting_for=left)
+    return WithStatus(503, answer) if left else answer

@@ -114,6 +114,6 @@ def _response(answer: Answer) -> web.Response:
     if isinstance(answer, Refusal):
         data: Any = {"error": answer.reason.text, "code": answer.reason.code}
         return web.json_response(texts_without_paths(data), status=answer.status, headers=_HEADERS)
-    status, told = (answer.status, answer.told) if isinstance(answer, WithStatus) else (200, answer)
-    data = told.model_dump(mode="json") if isinstance(told, BaseModel) else told
+    status, body = (answer.status, answer.body) if isinstance(answer, WithStatus) else (200, answer)
+    data = body.model_dump(mode="json") if isinstance(body, BaseModel) else body
     return web.json_response(texts_without_paths(data), status=status, headers=_HEADERS)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from . import badge_routes, bake, graphs, metrics, model_list, process, ready, request_handler, settings, workflows
+from . import bake, graphs, metrics, model_list, process, request_handler, settings, workflows
 from .access import change_refusal, refusal
-from .answers import OfGraph, OfJob, Route
-from .models import ChangedSettings, EditorWorkflow, ListOfGraphs, Nothing, Prune, Workflow
+from .answers import GraphRequest, JobRequest, Route
+from .models import ChangedSettings, EditorWorkflow, ListOfGraphs, NoFields, Prune, Workflow
 from .process import status
 from .texts import texts_without_paths
 
@@ -16,26 +16,26 @@ log = logging.getLogger("onegraph.host")
 __all__ = ["ROUTES", "change_refusal", "refusal", "register", "status", "texts_without_paths"]
 
 ROUTES = (
-    Route("GET", "status", Nothing, process.read),
+    Route("GET", "status", NoFields, process.read),
     Route("GET", "graphs", ListOfGraphs, graphs.list_graphs),
-    Route("GET", "graphs/{id}", OfGraph, graphs.details),
-    Route("POST", "graphs/{id}/verify", OfGraph, graphs.verify),
-    Route("POST", "graphs/{id}/pin", OfGraph, graphs.pin),
-    Route("POST", "graphs/{id}/unpin", OfGraph, graphs.unpin),
-    Route("POST", "graphs/{id}/delete", OfGraph, graphs.delete),
-    Route("POST", "graphs/{id}/retry", OfGraph, graphs.retry),
+    Route("GET", "graphs/{id}", GraphRequest, graphs.details),
+    Route("POST", "graphs/{id}/verify", GraphRequest, graphs.verify),
+    Route("POST", "graphs/{id}/pin", GraphRequest, graphs.pin),
+    Route("POST", "graphs/{id}/unpin", GraphRequest, graphs.unpin),
+    Route("POST", "graphs/{id}/delete", GraphRequest, graphs.delete),
+    Route("POST", "graphs/{id}/retry", GraphRequest, graphs.retry),
     Route("POST", "prune", Prune, graphs.prune),
-    Route("GET", "models", Nothing, model_list.list_models),
+    Route("GET", "models", NoFields, model_list.list_models),
     Route("POST", "insert", EditorWorkflow, workflows.insert),
     Route("POST", "explain", Workflow, workflows.explain),
     Route("POST", "bake", Workflow, bake.begin),
-    Route("GET", "bake/{job}", OfJob, bake.read),
-    Route("POST", "bake/{job}/cancel", OfJob, bake.cancel),
-    Route("GET", "settings", Nothing, settings.read),
+    Route("GET", "bake/{job}", JobRequest, bake.read),
+    Route("POST", "bake/{job}/cancel", JobRequest, bake.cancel),
+    Route("GET", "settings", NoFields, settings.read),
     Route("POST", "settings", ChangedSettings, settings.change),
-    Route("GET", "badges", Nothing, badge_routes.read),
-    Route("GET", "metrics", Nothing, metrics.read),
-    Route("GET", "ready", Nothing, ready.read),
+    Route("GET", "badges", NoFields, process.all_badges),
+    Route("GET", "metrics", NoFields, metrics.read),
+    Route("GET", "ready", NoFields, process.ready),
 )
 
 

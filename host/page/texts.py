@@ -14,6 +14,9 @@ def texts_without_paths(value: Any) -> Any:
     """Reduce each absolute path in the texts of a JSON value, keys too, to its last component.
 
     Numbers whose keys become equal are added.
+
+    >>> texts_without_paths({"read /home/a/x.json": 1, "read /home/b/x.json": 2})
+    {'read x.json': 3}
     """
     if isinstance(value, str):
         return _shortened(value)

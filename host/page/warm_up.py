@@ -149,7 +149,7 @@ def restore(name: str, entries: Sequence[Listed]) -> bool:
 
 
 def requests_of(one: Listed) -> Iterator[Request]:
-    """What a run that finds this graph would ask for, without its model; nothing where no device here can run it."""
+    """Iterate over the requests of runs that would find this graph, one for each device here that can run it."""
     entry = read(one.path)
     if not isinstance(entry, Entry):
         return

@@ -18,10 +18,10 @@ from .models import EditorWorkflow, ExplainedWorkflow, Workflow
 _SENT = "The workflow"
 
 
-def insert(asked: EditorWorkflow) -> Text | Refusal:
+def insert(fields: EditorWorkflow) -> Text | Refusal:
     """POST insert: the workflow with Compile Model, as it is put into ComfyUI's editor."""
     try:
-        made, after = inserting.inserted(asked.workflow, _SENT)
+        made, after = inserting.inserted(fields.workflow, _SENT)
     except JobError as error:
         return Refusal(400, reasons.WorkflowRefused(str(error)))
     if not after:
@@ -30,14 +30,14 @@ def insert(asked: EditorWorkflow) -> Text | Refusal:
     return Text(json.dumps({"workflow": made, "after": after}), "application/json")
 
 
-def explain(asked: Workflow) -> ExplainedWorkflow | Refusal:
+def explain(fields: Workflow) -> ExplainedWorkflow | Refusal:
     """POST explain: the models that a workflow samples, by the headers of their files."""
     lacking = contract.refusal("headers")
     if lacking is not None:
         return Refusal(501, lacking)
     types = NodeTypes()
     try:
-        prompt, after = prompt_of(asked.prompt, types)
+        prompt, after = prompt_of(fields.prompt, types)
     except JobError as error:
         return refused(error)
     models = [facts(model) for model in sampled_models(prompt, types)]
@@ -58,10 +58,7 @@ def prompt_of(data: dict[str, Any], types: editor_workflow.Types) -> tuple[Promp
         if not nodes_of_ours(prompt):
             raise JobError("The workflow has no node of OneGraph.")
         return prompt, []
-    prompt, after = inserting.with_compile_nodes(editor_workflow.prompt_of(data, types, _SENT), types)
-    if not nodes_of_ours(prompt):
-        raise CannotTellError(f"{_SENT} samples no model on this machine, so no graph is needed.")
-    return prompt, [f"{key} ({prompt[key]['class_type']})" for key in after]
+    return inserting.prompt_of_editors(data, types, _SENT)
 
 
 def refused(error: JobError) -> Refusal:

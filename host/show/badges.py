@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from ...common import remedies
 from ...common.errors import without_paths
 from ...common.reasons import Reason
+from ...common.strict import Strict
 from ...compiler.process.progress import Progress
 from ...runtime.calls.run_report import RunReport
 from . import events, status
@@ -21,26 +20,25 @@ from .status import Origin
 
 log = logging.getLogger("onegraph.host")
 
-State = Literal["waiting", "not_run", "compiling", "restored", "compiled", "eager", "partly"]
+BadgeState = Literal["waiting", "not_run", "compiling", "restored", "compiled", "eager", "partly"]
 _EVERY = 0.5  # seconds between two events of one compile
 _MOST_REASONS = 20
 
 
-class Why(BaseModel):
+class Why(Strict):
     """Calls that ran eager for one reason.
 
     Attributes:
         remedy: names what to do (`common.remedies`); None: `text` says it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     code: str
     text: str
     calls: int
     remedy: str | None = None
 
 
-class Badge(BaseModel):
+class Badge(Strict):
     """What a node did in its last prompt, or does now.
 
     Attributes:
@@ -53,8 +51,7 @@ class Badge(BaseModel):
             `reasons` counts calls of blocks, too.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    state: State
+    state: BadgeState
     text: str
     progress: float | None = None
     seconds: float | None = None
@@ -65,7 +62,7 @@ class Badge(BaseModel):
     reasons: tuple[Why, ...] = ()
 
 
-class BadgeOf(BaseModel):
+class BadgeOf(Strict):
     """Whose a badge is. The ids of nodes are the same in many workflows: the prompt tells them apart.
 
     Attributes:
@@ -73,7 +70,6 @@ class BadgeOf(BaseModel):
         badge: None: there is none any more.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     node: str
     prompt_id: str | None
     client_id: str | None
@@ -128,7 +124,7 @@ def all_badges() -> list[BadgeOf]:
 
 
 def of(node_id: str, origin: Origin) -> Badge | None:
-    """The badge of a node for a prompt now; None: another prompt ran through it since."""
+    """Return the badge of a node for a prompt now; None: another prompt ran through it since."""
     share = _compiles.get((node_id, origin))
     if origin == status.origin_of(node_id):
         reports = status.reports_of(node_id)
@@ -146,7 +142,7 @@ def of(node_id: str, origin: Origin) -> Badge | None:
 
 
 def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
-    """The badge after some runs; `refusals`: why there are none that could be compiled."""
+    """Make the badge after some runs; `refusals`: why there are none that could be compiled."""
     compiled = sum(report.compiled_calls for report in reports)
     whole: Counter[Reason] = Counter()
     why: Counter[Reason] = Counter()
@@ -156,7 +152,7 @@ def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
     why += whole
     eager = sum(whole.values())
     times = [one for one in map(_times, reports) if one is not None]
-    state: State = times[-1][0] if times else "compiled"
+    state: BadgeState = times[-1][0] if times else "compiled"
     seconds = times[-1][1] if times else None
     speedup = _last(None if report.blocks.of else report.speedup for report in reports)
     blocks_speedup = _last(report.blocks.speedup for report in reports)
@@ -194,7 +190,7 @@ def _last(speedups: Iterable[float | None]) -> float | None:
 
 
 def _text(
-    state: State,
+    state: BadgeState,
     eager: int,
     calls: int,
     whys: int,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ...graph_cache.layout import machine_id
 from ...runtime.obtain.registry import registry
+from ..comfyui.prompt_server import prompt_server
 
 log = logging.getLogger("onegraph.host")
 
@@ -20,9 +21,7 @@ _PAUSE = 1.0  # seconds between two events that the list of graphs has changed
 def send(event: Event, data: dict[str, Any]) -> None:
     """Send an event to all pages; without a server (in-process use) to nobody."""
     try:
-        from server import PromptServer
-
-        server = getattr(PromptServer, "instance", None)
+        server = prompt_server()
         if server is not None:
             server.send_sync(event, data)
     except Exception as error:  # ComfyUI ends, or is another one

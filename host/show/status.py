@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 
 from ...common.reasons import Reason
 from ...runtime.calls.run_report import RunReport
+from ..comfyui.prompt_server import prompt_server
 
 MOST_LINES = 6  # of one component of a node; of more, the first and the last are shown
 MOST_RUNS = 100  # of a node, whose reports are kept for the status route
@@ -89,7 +89,7 @@ _lock = threading.Lock()
 
 
 def current_prompt() -> str | None:
-    """The id of the prompt that ComfyUI executes, or None without a server."""
+    """Return the id of the prompt that ComfyUI executes, or None without a server."""
     try:
         from comfy_execution.utils import get_executing_context
 
@@ -98,33 +98,27 @@ def current_prompt() -> str | None:
             return str(context.prompt_id)
     except ImportError:  # an older ComfyUI
         pass
-    prompt = getattr(_server(), "last_prompt_id", None)
+    prompt = getattr(prompt_server(), "last_prompt_id", None)
     return None if prompt is None else str(prompt)
 
 
 def current_origin() -> Origin:
-    """The prompt that ComfyUI executes, and the client that queued it."""
-    server = _server()
+    """Return the prompt that ComfyUI executes, and the client that queued it."""
+    server = prompt_server()
     client = getattr(server, "client_id", None)
     return Origin(current_prompt(), None if client is None else str(client))
 
 
 def has_ended(prompt_id: str | None) -> bool:
-    """Whether a prompt neither runs nor waits. Without a server (in-process use) nobody can tell, so never."""
-    queue = getattr(_server(), "prompt_queue", None)
+    """Tell whether a prompt neither runs nor waits. Without a server (in-process use) nobody can tell, so never."""
+    queue = getattr(prompt_server(), "prompt_queue", None)
     if queue is None or prompt_id is None:
         return False
     return not any(item[1] == prompt_id for items in queue.get_current_queue_volatile() for item in items)
 
 
-def _server() -> Any:
-    """ComfyUI's server, or None."""
-    module = sys.modules.get("server")
-    return getattr(getattr(module, "PromptServer", None), "instance", None)
-
-
 def intro(node_id: str, intros: Mapping[str, str]) -> str:
-    """The node was executed: its text now.
+    """Note that a node was executed; return its text now.
 
     Args:
         intros: what it says until its first run: by `model` and `VAE` where the node has both, else by an empty name.
@@ -136,7 +130,7 @@ def intro(node_id: str, intros: Mapping[str, str]) -> str:
 
 
 def added(node_id: str, part: str, report: RunReport) -> str:
-    """A run through the node is over: its text now."""
+    """Note that a run through a node is over; return its text now."""
     with _lock:
         node = _of_this_prompt(node_id)
         lines = node.lines.setdefault(part, {})
@@ -148,42 +142,39 @@ def added(node_id: str, part: str, report: RunReport) -> str:
 
 
 def with_progress(node_id: str, progress: str) -> str:
-    """The runs so far and what is going on now."""
+    """Return the text of the runs so far, and of what is going on now."""
     with _lock:
         node = _of_this_prompt(node_id)
         return "\n".join([node.text(), progress] if node.lines else [progress])
 
 
 def reports_of(node_id: str) -> list[RunReport]:
-    """The runs of a node's last prompt, in order."""
+    """Return the reports of the runs of a node's last prompt, in order."""
     with _lock:
-        node = _nodes.get(node_id)
-        return [] if node is None else [report for _, report in node.reports]
+        return [report for _, report in _nodes.get(node_id, _Node()).reports]
 
 
 def origin_of(node_id: str) -> Origin:
-    """The prompt that a node ran in last, and whose it is."""
+    """Return the prompt that a node ran in last, and whose it is."""
     with _lock:
-        node = _nodes.get(node_id)
-        return Origin() if node is None else node.origin
+        return _nodes.get(node_id, _Node()).origin
 
 
 def refusals_of(node_id: str) -> list[Reason]:
-    """Why a node runs nothing compiled at all, as far as it said so when it was executed."""
+    """Say why a node runs nothing compiled at all, as far as it said so when it was executed."""
     with _lock:
-        node = _nodes.get(node_id)
-        intros = [] if node is None else [*node.intros.values()]
+        intros = _nodes.get(node_id, _Node()).intros.values()
         return [intro.reason for intro in intros if isinstance(intro, EagerText)]
 
 
 def ran_in(prompt_id: str) -> set[str]:
-    """The nodes of which runs of a prompt are over."""
+    """Return the nodes of which runs of a prompt are over."""
     with _lock:
         return {name for name, node in _nodes.items() if node.origin.prompt_id == prompt_id and node.reports}
 
 
 def node_ids() -> list[str]:
-    """The nodes of which something is known."""
+    """Return the nodes of which something is known."""
     with _lock:
         return [*_nodes]
 

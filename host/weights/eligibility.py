@@ -17,30 +17,22 @@ from .quantised import composites
 # half on the model itself, which for a VAE is the very module that is compiled.
 _PLACEMENT = (
     {
-        "weight_function",
-        "bias_function",
-        "current_device",
-        "device",
-        "training",
-        "model_loaded_weight_memory",
-        "model_offload_buffer_memory",
-        "model_lowvram",
-        "lowvram_patch_counter",
-        "current_weight_patches_uuid",
+        "weight_function", "bias_function", "current_device", "device", "training", "model_loaded_weight_memory",
+        "model_offload_buffer_memory", "model_lowvram", "lowvram_patch_counter", "current_weight_patches_uuid",
     }
     | skeletons.BOOKKEEPING
     | ggml.BOOKKEEPING
-)
+)  # fmt: skip
 _ATTENTION = "comfy.ldm.modules.attention"
 
 
 def is_placement(attribute: str) -> bool:
-    """Whether an attribute says where a module's weights are, not what it computes."""
+    """Tell whether an attribute says where a module's weights are, not what it computes."""
     return "comfy" in attribute or attribute in _PLACEMENT
 
 
 def rules() -> Rules:
-    """How ComfyUI's modules are to be read. All its attention functions compute the same; a graph has its own."""
+    """Return the rules for reading ComfyUI's modules. All its attention functions compute the same."""
     from comfy.cli_args import args
 
     upcasts = (f"{name}={getattr(args, name, None)}" for name in ("force_upcast_attention", "dont_upcast_attention"))
@@ -67,12 +59,12 @@ def epoch(patcher: Any) -> tuple[Any, ...]:
 
 
 def refusal(patcher: Any, guard: ModuleGuard, prefix: str) -> Reason | None:
-    """Why no graph can stand in for the watched part of a patcher's model, or None."""
+    """Say why no graph can stand in for the watched part of a patcher's model, or None."""
     return patcher_refusal(patcher, prefix) or whole_refusal(patcher) or placement_refusal(patcher, guard)
 
 
 def patcher_refusal(patcher: Any, prefix: str | tuple[str, ...]) -> Reason | None:
-    """Why no graph can stand in for the part of this patcher's model whose keys start so, or None."""
+    """Say why no graph can stand in for the part of this patcher's model whose keys start so, or None."""
     injections = [name for name, injected in getattr(patcher, "injections", {}).items() if injected]
     if injections:
         return reasons.Injection(str(injections[0]))
@@ -89,7 +81,7 @@ def patcher_refusal(patcher: Any, prefix: str | tuple[str, ...]) -> Reason | Non
 
 
 def placement_refusal(patcher: Any, guard: ModuleGuard, whole: bool = True) -> Reason | None:
-    """Why the weights of a module are not what its layers compute with, or None.
+    """Say why the weights of a module are not what its layers compute with, or None.
 
     Args:
         whole: whether the module is compiled as a whole. A block's layers that cast their weights do so in its graph.

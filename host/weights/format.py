@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -45,29 +47,26 @@ class PlainLinear(torch.nn.Module, ABC):
 
     @abstractmethod
     def product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """What the layer gives for an input of any number of dimensions."""
+        """Return what the layer gives for an input of any number of dimensions."""
 
     @abstractmethod
     def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
-        """The weight in a plain dtype, as the host has it where no product of quantised values serves."""
+        """Return the weight in a plain dtype, as the host has it where no product of quantised values serves."""
 
 
-class WeightFormat(ABC):
+@dataclass(frozen=True)
+class QuantisedFormat:
     """One format.
 
     Attributes:
-        name: by which the host knows it.
         layouts: names of comfy-kitchen's layouts that it may have.
+        plain: makes a layer of this format with plain weights. In the compiling process.
     """
 
-    name: ClassVar[str]
-    layouts: ClassVar[frozenset[str]]
-
-    @abstractmethod
-    def plain(self, layer: Any) -> PlainLinear:
-        """A layer of this format with plain weights. In the compiling process."""
+    layouts: frozenset[str]
+    plain: Callable[[Any], PlainLinear]
 
     def serves(self, layer: Any) -> bool:
-        """Whether a layer that the host says to be of this format is one that `plain` knows."""
+        """Tell whether a layer that the host says to be of this format is one that `plain` knows."""
         weight = layer.weight
         return weight._layout_cls in self.layouts and not getattr(weight._params, "transposed", False)

@@ -55,7 +55,7 @@ def _has(owner: Any, name: str) -> bool:
 
 
 def is_bytes(weight: Any) -> bool:
-    """Whether a weight is the pack's, quantised or not."""
+    """Tell whether a weight is the pack's, quantised or not."""
     return isinstance(weight, torch.Tensor) and _pack(type(weight)) is not None
 
 
@@ -64,13 +64,15 @@ def _is_quantised(weight: Any) -> bool:
 
 
 def has_patches(weight: Any) -> bool:
-    """Whether LoRAs are added to a weight at each use."""
+    """Tell whether LoRAs are added to a weight at each use."""
     return _is_quantised(weight) and bool(getattr(weight, "patches", None))
 
 
 def is_patched(patcher: Any) -> bool:
-    """Whether a patcher's model has weights to which LoRAs are added at each use. The host changes a number when the
-    pack's patcher puts LoRAs there, or takes them away."""
+    """Tell whether a patcher's model has weights to which LoRAs are added at each use.
+
+    The host changes a number when the pack's patcher puts LoRAs there, or takes them away.
+    """
     if type(patcher).__name__ != _PATCHER:
         return False
     model, then = patcher.model, getattr(patcher.model, "current_weight_patches_uuid", None)
@@ -86,7 +88,7 @@ _patched: weakref.WeakKeyDictionary[torch.nn.Module, tuple[Any, bool]] = weakref
 
 
 def parts(weight: torch.Tensor) -> WeightParts | None:
-    """The bytes of a weight, and what they mean; None: it is none of the pack's."""
+    """Return the bytes of a weight, and what they mean; None: it is none of the pack's."""
     if not is_bytes(weight):
         return None
     packed: Any = weight
@@ -95,7 +97,7 @@ def parts(weight: torch.Tensor) -> WeightParts | None:
 
 
 def made(weight: torch.Tensor, memory: torch.Tensor | None = None) -> Made | None:
-    """What gives such a weight again, without LoRAs; None: it is none of the pack's.
+    """Return how to make such a weight again, without LoRAs; None: it is none of the pack's.
 
     Args:
         memory: of the weight; None: its own.
@@ -108,7 +110,7 @@ def made(weight: torch.Tensor, memory: torch.Tensor | None = None) -> Made | Non
 
 
 def without_values(weight: torch.Tensor, computed: torch.dtype | None) -> torch.Tensor | None:
-    """A weight like another on the meta device, as graphs have it; None: it is none of the pack's.
+    """Return a weight like another on the meta device, as graphs have it; None: it is none of the pack's.
 
     Args:
         computed: dtype of weights to which LoRAs are added.
@@ -146,7 +148,7 @@ def brought(
 
 
 def refusal(layer: torch.nn.Module, where: str, brought: bool) -> Reason | None:
-    """Why no graph reads the pack's weights of a layer, or None. `brought`: those with LoRAs, before each call."""
+    """Say why no graph reads the pack's weights of a layer, or None. `brought`: those with LoRAs, before each call."""
     weights = {name: one for name, one in tables(layer).parameters.items() if is_bytes(one)}
     for name, weight in weights.items():
         pack: Any = _pack(type(weight))
@@ -164,7 +166,7 @@ def refusal(layer: torch.nn.Module, where: str, brought: bool) -> Reason | None:
 
 
 def options(cls: type) -> tuple[Any, ...]:
-    """What the pack's advanced loader sets for all models, None unless chosen: the compiling process does not know."""
+    """Return what the pack's advanced loader sets for all models, which the compiling process does not know."""
     return tuple(getattr(cls, name, None) for name in _OPTIONS)
 
 
@@ -176,12 +178,12 @@ def _dequantised_by(pack: ModuleType) -> Mapping[Any, Any]:
 
 
 def is_served(layer: torch.nn.Module) -> bool:
-    """Whether a layer has a weight of the pack's."""
+    """Tell whether a layer has a weight of the pack's."""
     return any(map(is_bytes, tables(layer).parameters.values()))
 
 
 def exact_layer(layer: Any) -> torch.nn.Module:
-    """A layer in float32 with the values that its bytes stand for."""
+    """Return a layer in float32 with the values that its bytes stand for."""
     exact = ExactLinear(layer, _dequantised)
     if is_bytes(layer.bias):
         exact.bias = torch.nn.Parameter(without_class(layer.bias).float(), requires_grad=False)
@@ -263,14 +265,14 @@ class DequantisingLinear(torch.nn.Module):
 
 
 def loaded() -> Iterator[ModuleType]:
-    """The modules of layers of such packs in this process."""
+    """Iterate over the modules of layers of such packs in this process."""
     for name, module in [*sys.modules.items()]:
         if name.endswith(".ops") and module is not None and _TENSOR in vars(module) and _is_packs(module):
             yield module
 
 
 def folders() -> dict[str, list[str]]:
-    """Where such packs stand, by the names that the host gave them."""
+    """Return the folders of such packs by the names that the host gave them."""
     found: dict[str, list[str]] = {}
     for module in loaded():
         name = module.__name__.rpartition(".")[0]
@@ -288,12 +290,12 @@ def load(packs: Mapping[str, list[str]]) -> None:
 
 
 def classes() -> frozenset[str]:
-    """The classes of such packs that skeletons are made of, as `module:name`."""
+    """Return the classes of such packs that skeletons are made of, as `module:name`."""
     return frozenset(map(class_name, _classes()))
 
 
 def class_of(name: str) -> type | None:
-    """A class of such a pack; None: it is none."""
+    """Return a class of such a pack; None: it is none."""
     return next((one for one in _classes() if class_name(one) == name), None)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +20,7 @@ from ...common import memory
 from ...runtime.graphs.binding import is_held, release_held
 from ...runtime.obtain.registry import registry
 from ..comfyui import contract
+from ..comfyui.prompt_server import prompt_server
 
 log = logging.getLogger("onegraph.host")
 
@@ -32,24 +32,23 @@ _lock = threading.Lock()
 
 
 def queue_is_idle() -> bool:
-    """Whether no prompt runs or waits. Without a server (in-process use) nobody can tell, so never."""
+    """Tell whether no prompt runs or waits. Without a server (in-process use) nobody can tell, so never."""
     return _tasks() == 0
 
 
 def queue_is_busy() -> bool:
-    """Whether a prompt runs or waits. Without a server nobody can tell, so never."""
+    """Tell whether a prompt runs or waits. Without a server nobody can tell, so never."""
     return (_tasks() or 0) > 0
 
 
 def _tasks() -> int | None:
     """Prompts that run or wait."""
-    server = sys.modules.get("server")
-    queue = getattr(getattr(getattr(server, "PromptServer", None), "instance", None), "prompt_queue", None)
+    queue = getattr(prompt_server(), "prompt_queue", None)
     return None if queue is None else int(queue.get_tasks_remaining())
 
 
 def call_bytes(patcher: Any, x: torch.Tensor) -> int:
-    """What one eager call of a diffusion model takes by the host's own estimate; 0: it has none."""
+    """Return the bytes that an eager call takes by the host's own estimate; 0: it has none."""
     estimate = getattr(patcher.model, "memory_required", None)
     if estimate is None:
         return 0
@@ -57,7 +56,7 @@ def call_bytes(patcher: Any, x: torch.Tensor) -> int:
 
 
 def inference_bytes(call: int) -> int:
-    """Bytes of the device that the host keeps free for a run, besides the weights.
+    """Return the bytes of the device that the host keeps free for a run, besides the weights.
 
     Args:
         call: of one eager call, by the host's estimate.
@@ -68,7 +67,7 @@ def inference_bytes(call: int) -> int:
 
 
 def missing_bytes(patcher: Any) -> int:
-    """Bytes of the weights that the host has yet to bring for a run that has begun, as DynamicVRAM does."""
+    """Return the bytes of the weights that the host has yet to bring for a run that has begun, as DynamicVRAM does."""
     return int(max(0, patcher.model_size() - patcher.loaded_size()))
 
 

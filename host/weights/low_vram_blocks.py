@@ -31,19 +31,19 @@ _STREAMS = 2  # one block computes while the next one's weights are copied
 
 
 def is_partly_loaded(patcher: Any) -> bool:
-    """Whether some weights of a patcher's model stay in system memory, and DynamicVRAM does not look after them."""
+    """Tell whether some weights of a patcher's model stay in system memory, and DynamicVRAM does not page them."""
     return bool(getattr(patcher.model, "model_lowvram", False))
 
 
 def whole_refusal(patcher: Any) -> Reason | None:
-    """Why no graph reads the weights of a patcher's model where they are, or None: those of blocks are brought."""
+    """Say why no graph reads the weights of a patcher's model where they are, or None: those of blocks are brought."""
     if is_partly_loaded(patcher):
         return reasons.LowVram()
     return reasons.WeightComputed("a layer with a LoRA on GGUF") if ggml.is_patched(patcher) else None
 
 
 def skeleton(patcher: Any, model: torch.nn.Module) -> torch.nn.Module:
-    """A patcher's model as the graphs of its blocks are compiled for it."""
+    """Return the skeleton of a patcher's model for which the graphs of its blocks are compiled."""
     if not ggml.is_patched(patcher):
         return model
     return without_storage(model, patcher.model.get_dtype_inference())[0]
@@ -55,7 +55,7 @@ def copies(patcher: Any, block: torch.nn.Module, version: int) -> PagedCopies:
 
 
 def refusal(block: torch.nn.Module) -> Reason | None:
-    """Why the weights of a block cannot be brought as its layers have them, or None.
+    """Say why the weights of a block cannot be brought as its layers have them, or None.
 
     A layer applies a LoRA to what it has cast its weight to; a graph casts afterwards.
     """

@@ -40,7 +40,7 @@ def place_last(model: torch.nn.Module, layers: list[torch.nn.Module], vbar: Any,
 
 
 def _are_all(order: list[dict[str, Any]], vbar: Any) -> bool:
-    """Whether some layers, in the order of their addresses, are all that have pages."""
+    """Whether these layers, in the order of their addresses, are all that have pages."""
     end = vbar.base_addr
     for state in order:
         _, start, size = state["_v"]

@@ -285,7 +285,7 @@ def _memory(buffer: torch.Tensor | None) -> tuple[int, int]:
 
 
 def is_possible() -> bool:
-    """Whether this ComfyUI has what it takes to bring the weights of one block after the other."""
+    """Tell whether this ComfyUI has what it takes to bring the weights of one block after the other."""
     return not contract.missing(contract.STREAMING)
 
 

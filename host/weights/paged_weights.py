@@ -33,34 +33,26 @@ from .quantised import is_quantised, tensors_of_weight
 from .skeletons import PagedCopies, copies_of, dtype_of, fill
 
 _VBAR = (
-    "base_addr",
-    "offset",
-    "fault",
-    "unpin",
-    "get_residency",
-    "loaded_size",
-    "free_memory",
-    "prioritize",
-    "alloc",
-)  # used of comfy_aimdo's ModelVBAR
+    "base_addr", "offset", "fault", "unpin", "get_residency", "loaded_size", "free_memory", "prioritize", "alloc",
+)  # used of comfy_aimdo's ModelVBAR  # fmt: skip
 _PIECE = 256 << 20  # bytes of pages that are asked for at once
 _SMALL = 1 << 20  # bytes: a resident weight up to this size is copied for each call
 
 
 def is_paged(patcher: Any) -> bool:
-    """Whether DynamicVRAM looks after this patcher's model."""
+    """Tell whether DynamicVRAM looks after this patcher's model."""
     return bool(getattr(patcher, "is_dynamic", lambda: False)())
 
 
 def inside(weight: torch.Tensor, start: int, size: int) -> bool:
-    """Whether a weight, with all its parts, lies in some memory."""
+    """Tell whether a weight, with all its parts, lies in some memory."""
     return all(
         start <= one.data_ptr() and one.data_ptr() + one.nbytes <= start + size for one in tensors_of_weight(weight)
     )
 
 
 def cast_arguments(layer: torch.nn.Module, weight: torch.Tensor, bias: torch.Tensor | None) -> dict[str, Any]:
-    """What a layer asks the host's function for its weights with, besides where to; a quantised weight stays so."""
+    """Return the dtypes with which a layer asks the host for its weights; a quantised weight stays quantised."""
     dtype = dtype_of(layer, "weight", weight)
     arguments: dict[str, Any] = {"dtype": dtype, "bias_dtype": None if bias is None else dtype_of(layer, "bias", bias)}
     return arguments | ({"compute_dtype": dtype, "want_requant": True} if is_quantised(weight) else {})
@@ -82,7 +74,7 @@ class Resident:
         self._copied: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])  # targets, weights
 
     def of(self, owner: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor that a copy has in place of a module's."""
+        """Return the tensor that a copy has in place of a module's."""
         parameters, buffers, _ = tables(owner)
         self._weights.append((parameters if name in parameters else buffers, name, tensor, tensor.data_ptr()))
         if tensor.device != self._device:
@@ -103,11 +95,11 @@ class Resident:
         return slot
 
     def complete(self) -> None:
-        """All have been asked for: take down what they look like."""
+        """Note what the weights look like, once all have been asked for."""
         self._looks = TensorLooks([tensor for _, _, tensor, _ in self._weights])
 
     def unchanged(self) -> bool:
-        """Whether all are the same objects at the same addresses, and look the same."""
+        """Tell whether all are the same objects at the same addresses, and look the same."""
         return all(
             tensors.get(name) is tensor and tensor.data_ptr() == address
             for tensors, name, tensor, address in self._weights
@@ -190,16 +182,16 @@ class Paged:
         """
         vbar, signature = self.vbar, b""
         for start in range(0, size, _PIECE):
-            found = vbar.fault(vbar.base_addr + start, min(_PIECE, size - start))
-            if found is None:
+            pages = vbar.fault(vbar.base_addr + start, min(_PIECE, size - start))
+            if pages is None:
                 if start:
                     vbar.unpin(vbar.base_addr, start)
                 return None
-            signature += bytes(found)
+            signature += bytes(pages)
         return signature
 
     def release(self) -> None:
-        """The run is over: keep none of the tensors."""
+        """Drop all tensors, since the run is over."""
         self.forget()
         self._paged, self._resident = [], Resident(self.copies.small, self._device)
         for copied in self.copies.filled:
@@ -273,7 +265,7 @@ class Paged:
 
 
 def room_on(device: torch.device) -> Callable[[int, Any], bool]:
-    """What tells whether pages of a model have room on a device: free memory, or pages of other models."""
+    """Return what tells whether pages of a model have room on a device: free memory, or pages of other models."""
     import comfy.model_management as management
     from comfy_aimdo import model_vbar
 
@@ -291,7 +283,7 @@ def room_on(device: torch.device) -> Callable[[int, Any], bool]:
 
 
 def room_maker(patcher: Any) -> Callable[[int], None] | None:
-    """What takes the pages of a model away, for another process that needs their memory; None: it has none.
+    """Return what takes the pages of a model away when another process needs their memory; None: it has none.
 
     Nothing else does: pages give way only to this process. Those taken are filled again for the next run.
     """

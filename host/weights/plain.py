@@ -23,7 +23,7 @@ _METHODS = ("forward", "forward_comfy_cast_weights", "_forward")
 
 
 def plain_block(block: torch.nn.Module) -> torch.nn.Module:
-    """A copy of a block whose quantised layers are plain ones; it shares everything else. In the compiling process.
+    """Copy a block with plain layers for its quantised ones; it shares everything else. In the compiling process.
 
     Raises:
         CaptureError: a layer is of a format that no graph serves.
@@ -52,7 +52,7 @@ def _plain_layer(module: torch.nn.Module) -> torch.nn.Module | None:
 
 
 def refusal(block: torch.nn.Module, brought: bool = False) -> Reason | None:
-    """Why no graph computes with the quantised weights of a block as they are now, or None.
+    """Say why no graph computes with the quantised weights of a block as they are now, or None.
 
     Args:
         brought: whether weights that are computed at each use are so before each call of the block.

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...common.replaced import replaced
 from ...common.torch_private import scaled_product
 from ..comfyui import contract
 from .formats.int8 import Int8Linear
@@ -39,11 +40,8 @@ def activated_products() -> Iterator[None]:
             return linear.activated(x, input_act)
         return before(linear, x, input_act)
 
-    comfy.ops.linear_input_act = linear_input_act
-    try:
+    with replaced(comfy.ops, "linear_input_act", linear_input_act):
         yield
-    finally:
-        comfy.ops.linear_input_act = before
 
 
 @contextlib.contextmanager
@@ -58,12 +56,8 @@ def float8_products() -> Iterator[None]:
         return
     import comfy.ops
 
-    before = comfy.ops.fp8_linear
-    comfy.ops.fp8_linear = _float8_linear
-    try:
+    with replaced(comfy.ops, "fp8_linear", _float8_linear):
         yield
-    finally:
-        comfy.ops.fp8_linear = before
 
 
 def _float8_linear(layer: Any, x: torch.Tensor) -> torch.Tensor | None:

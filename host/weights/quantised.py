@@ -23,12 +23,12 @@ _CLASSES = frozenset({_LOCAL, LINEAR, f"{_LOCAL}.Embedding", f"{_LOCAL}.MoEExper
 
 
 def composites() -> Composites:
-    """How quantised weights are read. The host's are those of comfy-kitchen, which ComfyUI may be without."""
+    """Tell how quantised weights are read. The host's are those of comfy-kitchen, which ComfyUI may be without."""
     return Composites(parts, _made_by, exact_block, _CLASSES | ggml.classes(), sampled_by.stand_in)
 
 
 def is_quantised(weight: Any) -> bool:
-    """Whether a weight is one of the host's quantised tensors."""
+    """Tell whether a weight is one of the host's quantised tensors."""
     cls = _tensor_class()
     return cls is not None and isinstance(weight, cls)
 
@@ -44,7 +44,7 @@ def _tensor_class() -> type[torch.Tensor] | None:
 
 
 def parts(weight: torch.Tensor) -> WeightParts | None:
-    """The tensors of a quantised weight: its values, and what they are scaled by."""
+    """Return the tensors of a quantised weight: its values, and what they are scaled by."""
     if not is_quantised(weight):
         return ggml.parts(weight)
     quantised: Any = weight
@@ -60,7 +60,7 @@ def parts(weight: torch.Tensor) -> WeightParts | None:
 
 
 def tensors_of_weight(weight: torch.Tensor) -> list[torch.Tensor]:
-    """The plain tensors that a weight consists of: itself, unless it is quantised."""
+    """Return the plain tensors that a weight consists of: itself, unless it is quantised."""
     weight_parts = parts(weight)
     return [weight] if weight_parts is None else [*weight_parts.tensors.values()]
 
@@ -72,7 +72,7 @@ def metadata_of(weight: torch.Tensor) -> tuple[Any, ...] | None:
 
 
 def without_values(weight: torch.Tensor, computed: torch.dtype | None = None) -> torch.Tensor | None:
-    """A quantised weight like another, on the meta device; None: it is none.
+    """Return a quantised weight like another, on the meta device; None: it is none.
 
     Args:
         computed: dtype of weights that are computed at each use.
@@ -92,7 +92,7 @@ def _meta(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def exact_block(module: torch.nn.Module) -> torch.nn.Module:
-    """A copy of a block in float32 with dequantised weights: what eager and a graph are both rounded from.
+    """Return a copy of a block in float32 with dequantised weights: what eager and a graph are both rounded from.
 
     Weights that are not float32 already are copied.
     """
@@ -111,7 +111,7 @@ def _dequantised(weight: Any) -> torch.Tensor:
 
 
 def computes_as_usual(weight: Any) -> bool:
-    """Whether products with a weight are comfy-kitchen's own: others may register theirs, for it or for its layout."""
+    """Tell whether products with a weight are comfy-kitchen's own; others may register theirs."""
     from comfy_kitchen.tensor import base
 
     handlers = base._LAYOUT_DISPATCH_TABLE.get(torch.ops.aten.linear.default, {})
@@ -121,7 +121,7 @@ def computes_as_usual(weight: Any) -> bool:
 
 
 def products_in_place() -> list[Any]:
-    """The functions that products with quantised weights call now, and their code."""
+    """Return the functions that products with quantised weights call now, and their code."""
     if _tensor_class() is None:
         return []
     from comfy_kitchen.tensor import base

@@ -15,27 +15,11 @@ from .quantised import metadata_of, without_values
 
 # What the host keeps on the modules (and on the model itself) to page them; the model computes the same without.
 BOOKKEEPING = {
-    "_v",
-    "_v_signature",
-    "_v_weight",
-    "_v_bias",
-    "_v_block",
-    "_v_block_faulted",
-    "_comfy_graph",
-    "_comfy_cross_step_state",
-    "_pins",
-    "_pin_state",
-    "_prefetch",
-    "seed_key",
-    "comfy_cast_weights",
-    "weight_function",
-    "bias_function",
-    "weight_lowvram_function",
-    "bias_lowvram_function",
-    "dynamic_vbars",
-    "dynamic_pins",
-    "dynamic_patchers",
-}
+    "_v", "_v_signature", "_v_weight", "_v_bias", "_v_block", "_v_block_faulted", "_comfy_graph",
+    "_comfy_cross_step_state", "_pins", "_pin_state", "_prefetch", "seed_key", "comfy_cast_weights",
+    "weight_function", "bias_function", "weight_lowvram_function", "bias_lowvram_function", "dynamic_vbars",
+    "dynamic_pins", "dynamic_patchers",
+}  # fmt: skip
 _ORDER = {"weight": 0, "bias": 1}  # as torch registers them; the host registers them in the file's order
 
 Copies = tuple[torch.nn.Module, ...]  # of a module and its children, in the order of `modules()`
@@ -43,7 +27,7 @@ _Metadata = tuple[tuple[Any, ...], ...]
 
 
 def plain_copies(module: torch.nn.Module) -> Copies:
-    """The module and its children as they are without paging: same classes and configuration, weights still missing."""
+    """Copy a module and its children as they are without paging: classes and configuration, no weights yet."""
     made: dict[int, torch.nn.Module] = {}
 
     def copy_of(original: torch.nn.Module) -> torch.nn.Module:
@@ -86,7 +70,7 @@ def _weights_of(module: torch.nn.Module) -> list[tuple[str, torch.Tensor | None]
 
 
 def dtype_of(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.dtype:
-    """What a weight is computed in: the host may keep the file's dtype until the weight is used."""
+    """Return the dtype that a weight is computed in. The host may keep the file's until the weight is used."""
     dtype = getattr(module, f"{name}_comfy_model_dtype", None)
     return dtype if isinstance(dtype, torch.dtype) else tensor.dtype
 
@@ -156,7 +140,7 @@ _copies: weakref.WeakKeyDictionary[torch.nn.Module, PagedCopies] = weakref.WeakK
 
 
 def copies_of(module: torch.nn.Module, version: int, computed: torch.dtype | None = None) -> PagedCopies:
-    """The copies of a module.
+    """Return the copies of a module, made anew where its metadata or its state has changed.
 
     Args:
         version: of the module's other state, by its guard.

@@ -33,7 +33,7 @@ class _Same:
 
 
 def facts_of(module: torch.nn.Module) -> tuple[Any, ...]:
-    """What the weights of a module and of its children are, and what is done to them at each use; to be compared."""
+    """Describe the weights of a module and its children, and what is done to them at each use, for comparison."""
     facts: list[Any] = []
     for layer in module.modules():
         for key in ("weight", "bias"):

@@ -101,7 +101,7 @@ def _describes(name: str, dtype: torch.dtype, size: int) -> bool:
 
 
 def gguf_architecture(path: Path) -> str:
-    """The architecture that a GGUF file names, such as `flux`; empty: it is no such file, or names none first."""
+    """Read the architecture that a GGUF file names, such as `flux`; empty: it is no such file, or names none."""
     with path.open("rb") as file:
         start = file.read(4 + 4 + 8 + 8)  # magic, version, counts of tensors and of facts
         if start[:4] != _GGUF:
@@ -146,7 +146,7 @@ def _quiet() -> Iterator[None]:
 
 
 def load(header: Header, checkpoint: bool) -> Any:
-    """The host's patcher of a model, or None where the host does not know the model.
+    """Return the host's patcher of a model, or None where the host does not know the model.
 
     Args:
         checkpoint: whether the file is loaded as a checkpoint, or as a diffusion model alone.

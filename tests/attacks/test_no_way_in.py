@@ -151,5 +151,5 @@ def test_what_clients_may_send_names_no_file() -> None:
             assert "MaxLen(max_length=200)" in limits, name
         else:
             assert sent[name].annotation is not str, name
-    used = re.compile(r"asked\.(state|model|component|search)\b")
+    used = re.compile(r"fields\.(state|model|component|search)\b")
     assert [name for name in ENTRANCES if used.search((ROOT / name).read_text())] == ["host/page/graphs.py"]

@@ -18,7 +18,7 @@ from onegraph.backends.inductor import InductorBackend
 from onegraph.common.errors import LoadError
 from onegraph.common.refused import Refused
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.home import Graph, Home
+from onegraph.graph_cache.home import Home, SignedGraph
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
@@ -347,7 +347,7 @@ def test_there_is_one_door_to_the_home(way: str, scene: Scene, monkeypatch: pyte
     bake(publisher, scene.neighbours[0] / "fleet.graphs", made)
     asked: list[Path] = []
 
-    def keep(home: Home, graph: Graph, folder: Path) -> Entry:
+    def keep(home: Home, graph: SignedGraph, folder: Path) -> Entry:
         assert private_folder.check(folder.parent) is None
         asked.append(folder)
         raise OSError("closed")

@@ -11,7 +11,7 @@ from support.fleet.stores import Publisher, remote_of
 
 from onegraph.common import reasons
 from onegraph.graph_cache.sources import commands, records
-from onegraph.graph_cache.sources.source import Done
+from onegraph.graph_cache.sources.source import Transfer
 from onegraph.graph_cache.sources.transport import Patience, Remote, StoreError
 from onegraph.graph_cache.store import Store
 
@@ -33,7 +33,7 @@ class Lying(Remote):
         return SECRET
 
 
-def codes(done: list[Done]) -> list[str]:
+def codes(done: list[Transfer]) -> list[str]:
     return [one.reason.code if one.reason is not None else one.did for one in done]
 
 

@@ -5,6 +5,7 @@ A CPU has no captured graphs, so here a loaded graph only says that it holds som
 
 from __future__ import annotations
 
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -232,5 +233,5 @@ def test_the_queue_is_idle_if_no_prompt_runs_or_waits(
     server = types.SimpleNamespace(prompt_queue=queue) if tasks is not None else None
     module: Any = types.ModuleType("server")
     module.PromptServer = types.SimpleNamespace(instance=server)
-    monkeypatch.setitem(host_memory.sys.modules, "server", module)
+    monkeypatch.setitem(sys.modules, "server", module)
     assert host_memory.queue_is_idle() is idle

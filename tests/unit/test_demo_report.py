@@ -12,8 +12,6 @@ import pytest
 from PIL import Image
 from support.page import figures
 
-from onegraph.cli.report import render
-
 
 @pytest.fixture
 def report(tmp_path: Path) -> dict[str, Any]:
@@ -44,7 +42,7 @@ def test_the_first_figures_and_what_is_not_there(report: dict[str, Any], tmp_pat
     ]  # fmt: skip
     report["restore_s"] = None  # ran eager after the restart: the demo then fails, and its page says so
     report["restore_all_s"] = 0
-    assert "not restored" in render(demo_report.page_of(report, tmp_path))
+    assert "not restored" in demo_report.html(demo_report.page_of(report, tmp_path))
 
 
 def test_speeds_say_of_how_many_times_they_are(report: dict[str, Any], tmp_path: Path) -> None:
@@ -82,6 +80,7 @@ def test_the_page_is_written(report: dict[str, Any], tmp_path: Path) -> None:
     text = demo_report.write(report, tmp_path, tmp_path / "report.html").read_text()
     assert text.count("data:image/png;base64,") == 6
     assert not re.search(r'(?:src|href)="(?!data:)', text)
+    assert text.count(' alt="') == 6 and '<svg class="chart"' in text
     assert str(tmp_path) not in text
 
 

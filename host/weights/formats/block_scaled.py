@@ -88,4 +88,25 @@ class BlockScaledLinear(PlainLinear):
 
     @abstractmethod
     def padded(self, code: int) -> torch.Tensor:
-        """All of the weight in memory, in the dtype of a code."""
+        """Return all of the weight in memory, in the dtype of a code."""
+
+
+class MXFP8Linear(BlockScaledLinear):
+    """mxfp8: float8 with a power of two for each 32 values of a row."""
+
+    def padded(self, code: int) -> torch.Tensor:
+        kitchen: Any = torch.ops.comfy_kitchen
+        weight: torch.Tensor = kitchen.dequantize_mxfp8(self.weight._qdata, self.weight._params.scale, code)
+        return weight
+
+
+class NVFP4Linear(BlockScaledLinear):
+    """nvfp4: values of four bits with a float8 scale for each 16 of a row, and one scale for the whole weight."""
+
+    def padded(self, code: int) -> torch.Tensor:
+        kitchen: Any = torch.ops.comfy_kitchen
+        params = self.weight._params
+        weight: torch.Tensor = kitchen.dequantize_nvfp4(
+            self.weight._qdata, params.scale, params.block_scale, code, True
+        )
+        return weight

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..format import PlainLinear, WeightFormat
+from ..format import PlainLinear
 from ..operations import operation
 
 
@@ -66,11 +66,3 @@ class ConvrotLinear(PlainLinear):
             dtype,
         )
         return weight
-
-
-class ConvrotW4A4(WeightFormat):
-    name = "convrot_w4a4"
-    layouts = frozenset({"TensorCoreConvRotW4A4Layout"})
-
-    def plain(self, layer: Any) -> PlainLinear:
-        return ConvrotLinear(layer)

@@ -1,13 +1,11 @@
-"""float8_e4m3fn with one scale for the whole weight ("fp8 scaled")."""
+"""float8_e4m3fn ("fp8 scaled") and float8_e5m2, each with one scale for the whole weight."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 
 from ....common.torch_private import scaled_product
-from ..format import PlainLinear, WeightFormat
+from ..format import PlainLinear
 
 
 class Float8Linear(PlainLinear):
@@ -40,11 +38,3 @@ class Float8Linear(PlainLinear):
             inverse = torch.where(scale == 0, torch.ones_like(scale), 1.0 / scale)
             x = x * inverse.to(x.dtype)
         return x.clamp(-most, most).to(dtype)
-
-
-class Float8E4M3(WeightFormat):
-    name = "float8_e4m3fn"
-    layouts = frozenset({"TensorCoreFP8E4M3Layout", "TensorCoreFP8Layout"})
-
-    def plain(self, layer: Any) -> PlainLinear:
-        return Float8Linear(layer)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..format import CODES, PlainLinear, WeightFormat
+from ..format import CODES, PlainLinear
 
 
 class Int8Linear(PlainLinear):
@@ -22,7 +22,7 @@ class Int8Linear(PlainLinear):
         return self._multiplied(x, bias)
 
     def activated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
-        """The layer's result for an activation of its input, which the operation computes on the way.
+        """Return the layer's result for an activation of its input, which the operation computes on the way.
 
         Args:
             activation: by comfy-kitchen's name, e.g. `swiglu`, of twice as many values as the layer takes.
@@ -56,11 +56,3 @@ class Int8Linear(PlainLinear):
         else:
             weight = kitchen.dequantize_int8_simple_dtype(qdata, scale, code)
         return weight
-
-
-class Int8(WeightFormat):
-    name = "int8_tensorwise"
-    layouts = frozenset({"TensorWiseINT8Layout"})
-
-    def plain(self, layer: Any) -> PlainLinear:
-        return Int8Linear(layer)

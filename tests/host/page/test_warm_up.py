@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from headless import host
 
-from onegraph.host.page import ready, routes, warm_up
+from onegraph.host.page import process, routes, warm_up
 from onegraph.host.page.answers import WithStatus
-from onegraph.host.page.models import Nothing, Readiness
+from onegraph.host.page.models import NoFields, Readiness
 from onegraph.host.page.warm_up import VARIABLE, WarmUp
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.graphs.faithfulness import relative_l2
@@ -31,7 +31,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
         (tmp_path / "list.txt").write_text(text)
         monkeypatch.setenv(VARIABLE, str(tmp_path / "list.txt"))
         made = WarmUp()
-        monkeypatch.setattr(ready, "warm_up", made)
+        monkeypatch.setattr(process, "warm_up", made)
         made.start()
         for thread in threading.enumerate():
             if thread.name == "onegraph-warm-up":
@@ -42,8 +42,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
 
 
 def answer() -> tuple[int, Readiness]:
-    found = ready.read(Nothing())
-    return (found.status, found.told) if isinstance(found, WithStatus) else (200, found)  # type: ignore[return-value]
+    found = process.ready(NoFields())
+    return (found.status, found.body) if isinstance(found, WithStatus) else (200, found)  # type: ignore[return-value]
 
 
 @pytest.mark.usefixtures("compiled_once")
@@ -71,7 +71,7 @@ def test_what_cannot_be_restored_is_waited_for(
 def test_a_list_that_is_not_there_is_never_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/nowhere/list.txt")
     made = WarmUp()
-    monkeypatch.setattr(ready, "warm_up", made)
+    monkeypatch.setattr(process, "warm_up", made)
     made.start()
     status, told = answer()
     assert (status, told.ready, len(told.waiting_for)) == (503, False, 1)
@@ -81,7 +81,7 @@ def test_a_list_that_is_not_there_is_never_ready(monkeypatch: pytest.MonkeyPatch
 def test_without_a_list_it_is_ready_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     made = WarmUp()
-    monkeypatch.setattr(ready, "warm_up", made)
+    monkeypatch.setattr(process, "warm_up", made)
     made.start()
     assert answer() == (200, Readiness(ready=True, waiting_for=[]))
 

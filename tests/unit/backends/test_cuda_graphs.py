@@ -9,6 +9,7 @@ import torch
 
 from onegraph.backends import cuda_graphs
 from onegraph.backends.cuda_graphs import CudaGraphs
+from onegraph.common.replaced import replaced
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -22,12 +23,12 @@ def _counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_call_is_due_when_its_shape_came_often() -> None:
     function, x, other = CudaGraphs(double), (torch.ones(3),), (torch.ones(4),)
-    function._calls[(x[0].shape,)] = cuda_graphs.policy().after - 1
+    function._calls[(x[0].shape,)] = cuda_graphs.policy.after - 1
     assert not function.due(x)
     function._calls[(x[0].shape,)] += 1
     assert function.due(x)
     assert not function.due(other)
-    with cuda_graphs.using(cuda_graphs.NEVER):
+    with replaced(cuda_graphs, "policy", cuda_graphs.CapturePolicy(after=0)):
         assert not function.due(x)
 
 
@@ -45,9 +46,9 @@ def test_a_call_is_never_due(why: str) -> None:
 def test_on_a_cpu_every_call_is_made_and_nothing_held() -> None:
     made = []
     function = CudaGraphs(lambda x: made.append(1) or double(x))
-    for value in range(3 * cuda_graphs.policy().after):
+    for value in range(3 * cuda_graphs.policy.after):
         assert function(torch.tensor([float(value)])).item() == 2 * value
-    assert len(made) == 3 * cuda_graphs.policy().after
+    assert len(made) == 3 * cuda_graphs.policy.after
     assert cuda_graphs.counters == cuda_graphs.Counters(captures=0, replayed_calls=0)
     assert function.held_bytes == 0
     assert not function.try_out(torch.ones(1))
@@ -82,10 +83,10 @@ def test_while_paused_calls_count_but_none_is_captured() -> None:
 def test_released_calls_are_captured_again_to_a_limit(why: str) -> None:
     function, x = CudaGraphs(double), (torch.ones(3),)
     assert function.release(why) == 0
-    for time in range(1, 2 * cuda_graphs.policy().most_needed):
-        function._calls[(x[0].shape,)] = cuda_graphs.policy().after
+    for time in range(1, 2 * cuda_graphs.policy.most_needed):
+        function._calls[(x[0].shape,)] = cuda_graphs.policy.after
         function.held_bytes = 1000
         assert function.release(why) == 1000
         assert function.held_bytes == 0
-        function._calls[(x[0].shape,)] = cuda_graphs.policy().after
-        assert function.due(x) == (why == "freed" or time <= cuda_graphs.policy().most_needed)
+        function._calls[(x[0].shape,)] = cuda_graphs.policy.after
+        assert function.due(x) == (why == "freed" or time <= cuda_graphs.policy.most_needed)

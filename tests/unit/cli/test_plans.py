@@ -23,7 +23,7 @@ from onegraph.cli.ray_driver import FRAME
 from onegraph.common import reasons
 from onegraph.graph_cache.key import GraphKey
 from onegraph.graph_cache.sources import pushing
-from onegraph.graph_cache.sources.pushing import Unsigned
+from onegraph.graph_cache.sources.pushing import UnsignedGraph
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 
@@ -147,15 +147,15 @@ def test_a_call_that_a_machine_cannot_import_is_told(call: str, alice: Publisher
 def test_what_a_task_returns_is_checked_before_it_is_signed(alice: Publisher, tmp_path: Path) -> None:
     made = alice.make()
     files = {name: (made.folder / name).read_bytes() for name in made.manifest.files}
-    whole = Unsigned(made.text, files)
+    whole = UnsignedGraph(made.text, files)
     assert pushing.check_unsigned(whole, {}) == made.manifest
     for wrong, code in (
-        (Unsigned(b"{}", files), "unreadable_manifest"),
-        (Unsigned(made.text, {}), "missing_file"),
-        (Unsigned(made.text, {**files, "graph.aoti": b"evil"}), "digest_differs"),
-        (Unsigned(made.text, {**files, "graph.aoti": b"longer"}), "wrong_size"),
-        (Unsigned(made.text, {**files, "../evil": b""}), "unlisted_member"),
-        (Unsigned(made.text.replace(b'"unet"', b'"../.."'), files), "unreadable_manifest"),
+        (UnsignedGraph(b"{}", files), "unreadable_manifest"),
+        (UnsignedGraph(made.text, {}), "missing_file"),
+        (UnsignedGraph(made.text, {**files, "graph.aoti": b"evil"}), "digest_differs"),
+        (UnsignedGraph(made.text, {**files, "graph.aoti": b"longer"}), "wrong_size"),
+        (UnsignedGraph(made.text, {**files, "../evil": b""}), "unlisted_member"),
+        (UnsignedGraph(made.text.replace(b'"unet"', b'"../.."'), files), "unreadable_manifest"),
     ):
         found = pushing.check_unsigned(wrong, {})
         assert isinstance(found, reasons.Reason) and found.code == code
@@ -297,7 +297,8 @@ def key_of(number: int, **changes: object) -> GraphKey:
 def returned(alice: Publisher, *keys: GraphKey) -> Baked:
     entries = [alice.make(wanted) for wanted in keys]
     return Baked(tuple(
-        Unsigned(one.text, {name: (one.folder / name).read_bytes() for name in one.manifest.files}) for one in entries
+        UnsignedGraph(one.text, {name: (one.folder / name).read_bytes() for name in one.manifest.files})
+        for one in entries
     ))  # fmt: skip
 
 

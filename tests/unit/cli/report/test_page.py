@@ -11,14 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from onegraph.cli.app import app
-from onegraph.cli.report import Bar, Bars, Comparison, Group, Page, Picture, Table, Tile, render
 from onegraph.cli.report.bench import page_of
+from onegraph.cli.report.page import Bar, Bars, Group, Page, Table, Tile, render
 
 MARKUP = "<script>alert(1)</script>"
-PIXEL = bytes.fromhex(
-    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d763f8cfc0000003010100c9fe92ef"
-    "0000000049454e44ae426082"
-)
 
 
 class Elements(HTMLParser):
@@ -42,18 +38,14 @@ class Elements(HTMLParser):
 
 def full_page(word: str) -> str:
     bars = Bars(word, (Group(word, (Bar(word, 1.0, "eager", word),)),), word)
-    picture = Picture(PIXEL, word, word)
     table = Table(word, (word, word), ((word, word),))
     tile = Tile(word, word)
-    return render(
-        Page(word, word, (tile,), (Comparison(word, (picture,), word),), (bars,), (), (table,), ((word, word),), word)
-    )
+    return render(Page(word, word, (tile,), (bars,), (table,), ((word, word),), word))
 
 
 def test_a_page_asks_for_nothing_else() -> None:
     page = Elements(full_page("word"))
     assert not page.all("script") and not page.all("link")
-    assert all((image["src"] or "").startswith("data:image/png;base64,iVBOR") for image in page.all("img"))
     policy = next(meta["content"] for meta in page.all("meta") if meta.get("http-equiv"))
     assert policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     assert "http" not in full_page("word").replace("http-equiv", "")
@@ -62,8 +54,7 @@ def test_a_page_asks_for_nothing_else() -> None:
 def test_everything_has_a_name() -> None:
     page = Elements(full_page("word"))
     assert page.all("html") == [{"lang": "en"}] and page.all("title")
-    assert [image["alt"] for image in page.all("img")] == ["word"]
-    assert all(svg["role"] == "img" and svg["aria-labelledby"] for svg in page.all("svg"))
+    assert [section["aria-label"] for section in page.all("section")] == ["word"]
     assert page.all("meta")[1]["content"] == "width=device-width, initial-scale=1"
     region = next(div for div in page.all("div") if div.get("role") == "region")
     assert region["tabindex"] == "0" and region["aria-label"] == "word"  # a wide table is scrolled by keys
@@ -74,6 +65,14 @@ def test_markup_is_shown_as_text() -> None:
     page = Elements(full_page(MARKUP))
     assert not page.all("script")
     assert page.text.count(MARKUP) >= 12
+
+
+def test_the_length_of_a_bar_is_its_value() -> None:
+    bars = (Bar("eager", 40.0, "eager", "40 ms"), Bar("compiled", 10.0, "compiled", "10 ms"))
+    others = (Bar("eager", 0.0, "eager", "0 ms"), Bar("compiled", None, "compiled", "not compiled"))
+    page = Page("t", "l", bars=(Bars("A call", (Group("UNet", bars), Group("VAE", others))),))
+    drawn = [(one["class"], one["style"]) for one in Elements(render(page)).all("i")]
+    assert drawn == [("eager", "width: 100.0%"), ("compiled", "width: 25.0%"), ("eager", "width: 0.4%")]
 
 
 def figures(first_s: float, step_ms: float, said: str = "compiled, any size, 1.5x eager") -> dict[str, Any]:

@@ -19,11 +19,11 @@ def test_totals(store: Store, three: list[Entry], checkpoint: ModelSource, monke
     marks.note_use(three[0].folder, "restored", NOWHERE)
     publish(store, checkpoint, key())
     assert checkpoint.path is not None
-    found = totals(store.disk, store.disk.scan([checkpoint.path.parent]))
-    assert (found["graphs"], found["restores"], found["saved_seconds"], found["copies"]) == (4, 4, 4.0, 1)
-    assert found["bytes"] == on_disk(store) and found["budget_bytes"] == 1 << 30
-    assert found["copies_bytes"] > 0
-    assert found["states"] == {"signed": 3, "stale": 1}
+    sums = totals(store.disk, store.disk.scan([checkpoint.path.parent]))
+    assert (sums.graphs, sums.restores, sums.saved_seconds, sums.copies) == (4, 4, 4.0, 1)
+    assert sums.bytes == on_disk(store) and sums.budget_bytes == 1 << 30
+    assert sums.copies_bytes > 0
+    assert sums.states == {"signed": 3, "stale": 1}
     assert [state_of(one) for one in store.disk.entries()].count("signed") == 3
 
 
@@ -40,10 +40,10 @@ def test_an_entry_is_named_by_id_key_or_model(store: Store, three: list[Entry], 
 
 def test_an_entry_is_described_for_programs(store: Store, three: list[Entry]) -> None:
     lease = store.lease(three[0])
-    found = describe(listed(store, three[0]))
-    assert (found["restores"], found["in_use"], found["state"], found["reason"]) == (1, True, "signed", None)
-    assert (found["used"], found["models"]) == ("2001-09-09T01:46:40+00:00", ["unknown/0123456789ab"])
-    assert str(store.home) not in str(found)
+    described = describe(listed(store, three[0]))
+    assert (described.restores, described.in_use, described.state, described.reason) == (1, True, "signed", None)
+    assert (described.used, described.models) == ("2001-09-09T01:46:40+00:00", ["unknown/0123456789ab"])
+    assert str(store.home) not in str(described)
     old = describe(listed(store, publish(store, NOWHERE, key(format=1))))
-    assert (old["state"], old["reason"]["code"]) == ("stale", "made_for_another")
+    assert (old.state, (old.reason or {})["code"]) == ("stale", "made_for_another")
     del lease

@@ -16,19 +16,19 @@ from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sources import exporting
-from onegraph.graph_cache.sources.source import Done
+from onegraph.graph_cache.sources.source import Transfer
 from onegraph.graph_cache.store import Store
 from onegraph.graph_cache.trust import ed25519, key_file
 
 PRIVATE = 32 * b"k"
 
 
-def export(store: Store, target: Path, *entries: Entry) -> list[Done]:
+def export(store: Store, target: Path, *entries: Entry) -> list[Transfer]:
     return list(exporting.export(store, entries, target, PRIVATE))
 
 
-def done(folder: Path, why: reasons.Reason | None = None) -> Done:
-    return Done(str(folder), "exported" if why is None else "left out", reason=why)
+def done(folder: Path, why: reasons.Reason | None = None) -> Transfer:
+    return Transfer(str(folder), "exported" if why is None else "left out", reason=why)
 
 
 @pytest.fixture(params=["x.tar", "baked"])

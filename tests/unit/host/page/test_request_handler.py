@@ -1,4 +1,4 @@
-"""What the door lets in: it checks each request before any answer is made, on a real server of aiohttp."""
+"""Which requests are answered: each is checked before any answer is made, on a real server of aiohttp."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pydantic import Field
 
 from onegraph.common.reasons import UnknownJob
 from onegraph.host.page import request_handler
-from onegraph.host.page.answers import Given, OfGraph, OfJob, Refusal, Route, Text, Told
-from onegraph.host.page.models import Nothing
+from onegraph.host.page.answers import AnswerBody, GraphRequest, JobRequest, Refusal, RequestBody, Route, Text
+from onegraph.host.page.models import NoFields
 from onegraph.host.page.routes import ROUTES
 
 web = pytest.importorskip("aiohttp.web")
@@ -24,12 +24,12 @@ web = pytest.importorskip("aiohttp.web")
 JSON = {"Content-Type": "application/json"}
 
 
-class Numbers(Given):
+class Numbers(RequestBody):
     first: int = Field(default=0, ge=0, le=9)
     texts: list[Any] = []
 
 
-class Sum(Told):
+class Sum(AnswerBody):
     seen: dict[str, Any]
 
 
@@ -40,23 +40,23 @@ class Desk:
         self.seen: list[Any] = []
         self.threads: set[str] = set()
 
-    def note(self, given: Given) -> Sum:
+    def note(self, given: RequestBody) -> Sum:
         self.seen.append(given)
         self.threads.add(threading.current_thread().name)
         return Sum(seen=given.model_dump())
 
-    def fail(self, given: Given) -> Sum:
+    def fail(self, given: RequestBody) -> Sum:
         raise OSError("/home/me/secret/file is gone")
 
     def routes(self) -> tuple[Route, ...]:
         return (
             Route("GET", "numbers", Numbers, self.note),
             Route("POST", "numbers", Numbers, self.note),
-            Route("POST", "graphs/{id}/x", OfGraph, self.note),
-            Route("GET", "jobs/{job}", OfJob, lambda given: Refusal(404, UnknownJob())),
-            Route("POST", "fail", Nothing, self.fail),
-            Route("GET", "text", Nothing, lambda given: Text("<b>/home/me/x</b>", "text/plain")),
-            Route("GET", "markup", Nothing, lambda given: {"label": "<img src=x onerror=alert(1)> /home/me/x.graphs"}),
+            Route("POST", "graphs/{id}/x", GraphRequest, self.note),
+            Route("GET", "jobs/{job}", JobRequest, lambda given: Refusal(404, UnknownJob())),
+            Route("POST", "fail", NoFields, self.fail),
+            Route("GET", "text", NoFields, lambda given: Text("<b>/home/me/x</b>", "text/plain")),
+            Route("GET", "markup", NoFields, lambda given: {"label": "<img src=x onerror=alert(1)> /home/me/x.graphs"}),
         )
 
 

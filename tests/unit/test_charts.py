@@ -1,62 +1,60 @@
-"""Bars and time lines as SVG."""
+"""Bars and time lines of the pictures and the demo, as SVG."""
 
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from typing import Literal
 
 import pytest
+from charts import Lane, OwnScales, Span, Timeline, bars_file, timeline_svg
 
-from onegraph.cli.report import Bar, Bars, Group, Lane, Span, Timeline, bars_file, bars_svg, timeline_svg
-from onegraph.cli.report.charts import SERIES
+from onegraph.cli.report.page import SERIES, Bar, Bars, Group
 
 SVG = "{http://www.w3.org/2000/svg}"
 MARKUP = '<b onload="x">&'
 
 
-def bars(scaled: Literal["together", "apart"] = "together") -> Bars:
+def bars(kind: type[Bars] = Bars) -> Bars:
     first = Group("UNet", (Bar("eager", 40.0, "eager", "40 ms"), Bar("compiled", 10.0, "compiled", "10 ms")))
     second = Group("VAE", (Bar("eager", 4.0, "eager", "4 ms"), Bar("compiled", None, "compiled", "not compiled")))
-    return Bars("A call", (first, second), "a note", scaled)
+    return kind("A call", (first, second), "a note")
 
 
 def widths(drawing: str, series: str) -> list[float]:
-    found = ElementTree.fromstring(drawing).iter("rect")
+    found = ElementTree.fromstring(drawing).iter(f"{SVG}rect")
     return [float(rect.attrib["width"].rstrip("%")) for rect in found if rect.get("class") == series]
 
 
 def test_the_length_of_a_bar_is_its_value() -> None:
-    drawing = bars_svg(bars(), "a")
-    assert widths(drawing, "eager") == [100.0, 10.0]
-    assert widths(drawing, "compiled") == [25.0]  # None draws no bar
-    assert widths(bars_svg(bars("apart"), "a"), "eager") == [100.0, 100.0]
+    drawing = bars_file((bars(),), "a")
+    longest = widths(drawing, "eager")[0]
+    assert widths(drawing, "eager") == [longest, pytest.approx(longest / 10)]
+    assert widths(drawing, "compiled") == [pytest.approx(longest / 4)]  # None draws no bar
+    assert widths(bars_file((bars(OwnScales),), "a"), "eager") == [longest, longest]
 
 
 def test_a_value_of_almost_nothing_is_seen() -> None:
     chart = Bars("t", (Group("g", (Bar("a", 1e6, "eager", ""), Bar("b", 0.0, "restore", "0 s"))),))
-    assert widths(bars_svg(chart, "a"), "restore")[0] > 0
-    assert widths(bars_svg(Bars("t", (Group("g", (Bar("a", 0.0, "eager", "0"),)),)), "a"), "eager")
+    assert widths(bars_file((chart,), "a"), "restore")[0] > 0
+    assert widths(bars_file((Bars("t", (Group("g", (Bar("a", 0.0, "eager", "0"),)),)),), "a"), "eager")
 
 
-@pytest.mark.parametrize("space", ["", SVG])
-def test_bars_have_a_name_and_are_read_in_words(space: str) -> None:
-    root = ElementTree.fromstring(bars_file((bars(),), "All calls") if space else bars_svg(bars(), "mine"))
+def test_bars_have_a_name_and_are_read_in_words() -> None:
+    root = ElementTree.fromstring(bars_file((bars(),), "All calls"))
     assert root.attrib["role"] == "img"
     parts = [root.find(f".//*[@id='{name}']") for name in root.attrib["aria-labelledby"].split()]
     title, text = [part.text for part in parts if part is not None]
     words = "UNet: eager 40 ms, compiled 10 ms. VAE: eager 4 ms, compiled not compiled."
-    assert (title, text) == (("All calls", f"A call: {words}") if space else ("A call", words))
-    shown = [element.text for element in root.iter(f"{space}text")]
+    assert (title, text) == ("All calls", f"A call: {words}")
+    shown = [element.text for element in root.iter(f"{SVG}text")]
     assert {"UNet", "eager", "40 ms", "not compiled"} <= set(shown)
 
 
 def test_a_file_of_its_own_has_its_colours_and_its_paper() -> None:
-    drawing = bars_file((bars(), bars("apart")), "All calls")
+    drawing = bars_file((bars(), bars(OwnScales)), "All calls")
     assert "prefers-color-scheme: dark" in drawing
     root = ElementTree.fromstring(drawing)
     assert next(root.iter(f"{SVG}rect")).attrib["fill"] == "var(--paper)"
     assert all(f"--{series}:" in drawing for series in SERIES)
-    assert "<style" not in bars_svg(bars(), "a")  # its page has them
     right = [float(r.attrib["x"]) + float(r.attrib["width"]) for r in root.iter(f"{SVG}rect") if "class" in r.attrib]
     assert max(right) < 700  # which leaves room for the value
     lowest = max(float(text.attrib["y"]) for text in root.iter(f"{SVG}text"))
@@ -66,7 +64,7 @@ def test_a_file_of_its_own_has_its_colours_and_its_paper() -> None:
 def test_names_with_markup_are_text() -> None:
     chart = Bars(MARKUP, (Group(MARKUP, (Bar(MARKUP, 1.0, "eager", MARKUP),)),), MARKUP)
     lanes = (Lane(MARKUP, MARKUP, (Span(0, 1, "eager", MARKUP),)),)
-    for drawing in (bars_file((chart,), MARKUP), bars_svg(chart, "a"), timeline_svg(Timeline(MARKUP, lanes), "a")):
+    for drawing in (bars_file((chart,), MARKUP), timeline_svg(Timeline(MARKUP, lanes), "a")):
         root = ElementTree.fromstring(drawing)
         assert not [element for element in root.iter() if element.tag.endswith("}b") or element.tag == "b"]
         assert MARKUP in [element.text for element in root.iter()]

@@ -1,7 +1,7 @@
-"""Bars and time lines as SVG, by hand: no library, and text that a screen reader reads.
+"""Bars as a picture of its own and time lines for the demo's page, as SVG with text that a screen reader reads.
 
-A chart inside a page is as wide as its place and has no scale of its own: horizontal places are percentages, so that
-text keeps its size on a phone. A chart that is a file of its own has its own paper, and colours for both themes.
+A time line is as wide as its place in the page: horizontal places are percentages, so that text keeps its size on
+a phone. A picture has its own paper, and colours for both themes.
 """
 
 from __future__ import annotations
@@ -9,17 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from html import escape
-from typing import Literal
 
-# Series and what a span shows; each is a class in STYLE. Colours differ in lightness too, and every bar has its name.
-SERIES = ("eager", "torch", "compiled", "compile", "restore", "start")
-STYLE = """
-:root { --paper: #ffffff; --ink: #1f2328; --muted: #59636e; --line: #d1d9e0; --track: #eff2f5;
-  --eager: #8c959f; --torch: #c2790a; --compiled: #0969da; --compile: #bc4c00; --restore: #1a7f37; --start: #d0d7de; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #0d1117; --ink: #f0f6fc; --muted: #9198a1; --line: #3d444d; --track: #212830;
-    --eager: #7d8590; --torch: #d29922; --compiled: #4493f8; --compile: #f0883e; --restore: #3fb950; --start: #484f58; }
-}
+from headless import host
+
+host.import_pack()
+from onegraph.cli.report.page import COLOURS, SERIES, Bars, Group  # noqa: E402
+
+_DRAWN = """
 .chart text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: var(--ink);
   paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
 .chart .muted { fill: var(--muted); }
@@ -31,6 +27,7 @@ STYLE = """
 .chart .track { fill: var(--track); }
 .chart .grid { stroke: var(--line); stroke-width: 1; }
 """ + "".join(f".{name} {{ fill: var(--{name}); background: var(--{name}); }}\n" for name in SERIES)
+STYLE = COLOURS.rstrip("\n") + _DRAWN
 
 _LINE = 20  # pixels of a line of text
 _BAR = 10
@@ -39,31 +36,8 @@ _SEEN = 0.004  # of the length: seen, however small the value
 
 
 @dataclass(frozen=True)
-class Bar:
-    """A value of a series (one of SERIES); None draws no bar. `text` is what stands at its right end."""
-
-    label: str
-    value: float | None
-    series: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Group:
-    """Bars of one thing, such as the calls of one component."""
-
-    label: str
-    bars: tuple[Bar, ...]
-
-
-@dataclass(frozen=True)
-class Bars:
-    """A bar chart; all of its groups share one scale, which starts at 0, unless each is `scaled` by itself."""
-
-    title: str
-    groups: tuple[Group, ...]
-    note: str = ""
-    scaled: Literal["together", "apart"] = "together"
+class OwnScales(Bars):
+    """A bar chart each of whose groups has a scale of its own."""
 
 
 @dataclass(frozen=True)
@@ -126,35 +100,9 @@ def described(chart: Bars | Timeline) -> str:
     return " ".join(lines)
 
 
-def _scales(chart: Bars) -> list[float]:
-    """For each group, the value whose bar is as long as there is room."""
-    largest = [max((bar.value or 0.0 for bar in group.bars), default=0.0) for group in chart.groups]
-    together = max(largest, default=0.0)
-    return [(one if chart.scaled == "apart" else together) or 1.0 for one in largest]
-
-
-def bars_svg(chart: Bars, name: str) -> str:
-    """Draw a bar chart for a page, each bar below its name and value.
-
-    Args:
-        name: of the drawing in its page, for ids.
-    """
-    body: list[str] = []
-    y = 0
-    for group, scale in zip(chart.groups, _scales(chart), strict=True):
-        body.append(f'<text class="head" x="0" y="{y + 14}">{escape(group.label)}</text>')
-        y += _LINE + 2
-        for bar in group.bars:
-            body.append(f'<text x="0" y="{y + 14}">{escape(bar.label)}</text>')
-            body.append(f'<text class="value" x="100%" y="{y + 14}">{escape(bar.text)}</text>')
-            place = f'x="0" y="{y + _LINE}" height="{_BAR}" rx="3"'
-            body.append(f'<rect class="track" {place} width="100%"/>')
-            if bar.value is not None:
-                share = max(_SEEN, bar.value / scale)
-                body.append(f'<rect class="{bar.series}" {place} width="{_percent(share)}"/>')
-            y += _ROW
-        y += 10
-    return _svg(name, chart.title, described(chart), f'width="100%" height="{y}"', body)
+def _scale(chart: Bars, group: Group) -> float:
+    """The value whose bar is as long as there is room."""
+    return (group.largest or 1.0) if isinstance(chart, OwnScales) else chart.largest
 
 
 def bars_file(charts: tuple[Bars, ...], title: str) -> str:
@@ -168,7 +116,8 @@ def bars_file(charts: tuple[Bars, ...], title: str) -> str:
     for chart in charts:
         body.append(f'<text class="head large" x="{edge}" y="{y + 14}">{escape(chart.title)}</text>')
         y += 32
-        for group, scale in zip(chart.groups, _scales(chart), strict=True):
+        for group in chart.groups:
+            scale = _scale(chart, group)
             body.append(f'<text x="{edge}" y="{y + 13}">{escape(group.label)}</text>')
             for bar in group.bars:
                 body.append(f'<text class="muted" x="{names}" y="{y + 13}">{escape(bar.label)}</text>')
