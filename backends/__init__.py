@@ -1,9 +1,18 @@
-"""The backends there are, by name. A third one is one file, or package, and one line here."""
+"""The backends there are, by name: those of this package, and what others offer by an entry point.
+
+A backend of another package is a class without arguments that `pyproject.toml` names there:
+
+    [project.entry-points."onegraph.backends"]
+    fast = "fast_backend:FastBackend"
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from importlib import metadata
 
+from ..common.errors import BackendError, in_brief
 from .base import (
     AVAILABLE,
     OPERATIONS,
@@ -32,7 +41,7 @@ __all__ = [
 
 
 def known() -> Sequence[str]:
-    """Return the names of all backends, in the order `auto` tries them."""
+    """Return the names of this package's backends, in the order `auto` tries them. Others are only used by name."""
     return ("inductor", "oneflow")
 
 
@@ -41,6 +50,7 @@ def get(name: str) -> Backend:
 
     Raises:
         KeyError: no backend has that name.
+        BackendError: another package offers it, and it cannot be loaded.
     """
     if name == "inductor":
         from .inductor import InductorBackend
@@ -50,4 +60,18 @@ def get(name: str) -> Backend:
         from .oneflow import OneFlowBackend
 
         return OneFlowBackend()
+    return _offered(name)
+
+
+@functools.cache  # of what was found: a package may be installed later
+def _offered(name: str) -> Backend:
+    for entry_point in metadata.entry_points(group="onegraph.backends", name=name):
+        try:
+            backend: Backend = entry_point.load()()
+        except Exception as error:
+            raise BackendError(
+                f"The backend {name!r} cannot be loaded ({type(error).__name__}: {in_brief(error)}). "
+                "Update the package that offers it, or choose another backend."
+            ) from error
+        return backend
     raise KeyError(name)
