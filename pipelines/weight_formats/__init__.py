@@ -4,4 +4,10 @@ from .format import LibraryFormat
 from .gguf import Gguf
 from .torchao import TorchAO
 
-FORMATS: tuple[LibraryFormat, ...] = (TorchAO(), Gguf())
+FORMATS: list[LibraryFormat] = [TorchAO(), Gguf()]
+
+
+def register(weight_format: LibraryFormat) -> None:
+    """Have the weights of a further library compiled. The module that defines the format is imported in compiling
+    processes, too."""
+    FORMATS.append(weight_format)
