@@ -1,10 +1,4 @@
-"""The backends there are, by name: those of this package, and what others offer by an entry point.
-
-A backend of another package is a class without arguments that `pyproject.toml` names there:
-
-    [project.entry-points."onegraph.backends"]
-    fast = "fast_backend:FastBackend"
-"""
+"""The backends there are, by name: those of this package, and what others offer by entry points."""
 
 from __future__ import annotations
 

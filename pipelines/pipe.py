@@ -272,12 +272,11 @@ def _check_choices(options: PipelineOptions) -> None:
 def _is_offered(backend: str) -> bool:
     """Whether another package offers a backend. Raises PipelineError where it cannot be loaded."""
     try:
-        get(backend)
+        return get(backend).name == backend  # by which compiling processes look for it
     except BackendError as error:
         raise PipelineError(str(error)) from error
-    except KeyError:
+    except (KeyError, TypeError):  # nobody's name, or no name
         return False
-    return True
 
 
 def _attach(

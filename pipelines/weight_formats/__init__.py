@@ -8,6 +8,5 @@ FORMATS: list[LibraryFormat] = [TorchAO(), Gguf()]
 
 
 def register(weight_format: LibraryFormat) -> None:
-    """Have the weights of a further library compiled. The module that defines the format is imported in compiling
-    processes, too."""
+    """Have a further library's weights compiled. The module that defines it is imported in compiling processes, too."""
     FORMATS.append(weight_format)

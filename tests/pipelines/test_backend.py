@@ -71,6 +71,8 @@ def test_a_name_that_nobody_offers_is_refused(offer: Offer) -> None:
         backends.get("toys")
     with pytest.raises(PipelineError, match=r"^backend is 'toys'; choose one of auto, inductor, oneflow\.$"):
         compile_module(Net(), backend="toys")
+    with pytest.raises(PipelineError, match="choose one of auto"):
+        compile_module(Net(), backend=["toy"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", ["no_such_module:Backend", "support.models.toy_backend:Missing", "json:dumps"])
