@@ -97,6 +97,10 @@ class ChildDiedError(CompileError):
     """The compiling process ended without a last word."""
 
 
+class BackendError(OneGraphError):
+    """A backend of another package cannot be loaded."""
+
+
 class LoadError(OneGraphError):
     """A graph's files are there but cannot be loaded."""
 

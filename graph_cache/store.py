@@ -4,7 +4,7 @@ How a graph gets into a process:
 
 1. `find` looks for its entry in the home, if this user's installation or a trusted publisher signed it. It changes
    nothing. What it misses `take` copies to the home from the first source that has it: beside the checkpoint, beside
-   others, in remote stores.
+   others, in further `sources`, in remote stores.
 2. After a miss, a compile fills a folder of `staging`, and `publish` makes it an entry by one rename. `keep_beside`
    writes a copy beside the checkpoint, which travels with it.
 3. The entry is loaded from where it lies: `constants` are the weights that it reads, and `loading` marks the moments in
@@ -62,6 +62,7 @@ class Store:
     Attributes:
         home: that folder, which has the user's keys, lists and settings.
         private: what graphs are loaded from, in that folder unless others may write it.
+        sources: further ones, asked after folders and before remote stores; to be appended to.
     """
 
     def __init__(self, home: Path | None = None) -> None:
@@ -73,6 +74,7 @@ class Store:
         self.private.room = self.disk.room
         self.markers = Markers(self.private.folder)
         self._lookup = Lookup(self.private, self.markers)
+        self.sources: list[Source] = []
         self.remotes = Layers(self.home)
 
     @property
@@ -134,12 +136,12 @@ class Store:
         digest = key_digest(key.fields())
         return self._take(
             Wanted(digest, key, differs, self.private.condemned(key)),
-            [*self._folders(source, neighbours), self.remotes],
+            [*self._folders(source, neighbours), *self.sources, self.remotes],
         )
 
     def take_named(self, digest: str, differs: Differs = no_objection) -> Taken | Reason | None:
-        """Copy a graph to the home from the remote stores, by the digest of its key (`key_digest`)."""
-        return self._take(Wanted(digest, None, differs, []), [self.remotes])
+        """Copy a graph to the home from further sources or remote stores, by the digest of its key (`key_digest`)."""
+        return self._take(Wanted(digest, None, differs, []), [*self.sources, self.remotes])
 
     def _take(self, wanted: Wanted, sources: Iterable[Source]) -> Taken | Reason | None:
         refused: Reason | None = None

@@ -19,11 +19,12 @@ from ..compiler.process.job import ClientModule
 from ..runtime.family import ModuleCall, modules_of
 from . import capturing, module_facts
 from .families import FAMILIES, family_of
+from .weight_formats import FORMATS
 
 
 def client() -> ClientModule:
     """The client for compiles of diffusers' models."""
-    return ClientModule(".pipelines.compile_client", {"families": modules_of(FAMILIES)})
+    return ClientModule(".pipelines.compile_client", {"modules": modules_of([*FAMILIES, *FORMATS])})
 
 
 @functools.cache
@@ -43,7 +44,7 @@ def prepare(state: Mapping[str, Any]) -> None:
     """Nothing is ever fetched by the worker, and attention is torch's own: compilers choose its kernel."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["DIFFUSERS_ATTN_BACKEND"] = "native"
-    for name in state["families"]:
+    for name in state["modules"]:
         importlib.import_module(name)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ..backends import known
+from ..backends import get, known
 from ..common import reasons
-from ..common.errors import NoPipelineError, PipelineError
+from ..common.errors import BackendError, NoPipelineError, PipelineError
 from ..common.reasons import Reason
 from ..common.torch_private import is_compiled_by_torch, unwrapped
 from ..runtime.family import Shapes
@@ -183,7 +183,7 @@ def compile_pipe(
 
     Args:
         pipe: any diffusers pipeline. Its modules' calls are taken on these instances; no class is changed.
-        backend: `auto`, `inductor` or `oneflow`.
+        backend: `auto`, `inductor`, `oneflow`, or the name of one that another package offers.
         ignores: components to leave out by dotted name, e.g. `vae` or `vae.encoder`; a string is one name.
         shapes: `any size` for one graph for all sizes, `exact` for one for each.
         when_missing: what to do where there is no graph: compile it now (`wait`), compile it while the pipeline runs
@@ -265,8 +265,18 @@ def _check_choices(options: PipelineOptions) -> None:
     }
     for name, allowed in choices.items():
         choice = getattr(options, name)
-        if choice not in allowed:
+        if choice not in allowed and not (name == "backend" and _is_offered(choice)):
             raise PipelineError(f"{name} is {choice!r}; choose one of {', '.join(allowed)}.")
+
+
+def _is_offered(backend: str) -> bool:
+    """Whether another package offers a backend. Raises PipelineError where it cannot be loaded."""
+    try:
+        return get(backend).name == backend  # by which compiling processes look for it
+    except BackendError as error:
+        raise PipelineError(str(error)) from error
+    except (KeyError, TypeError):  # nobody's name, or no name
+        return False
 
 
 def _attach(

@@ -196,10 +196,10 @@ class ModuleCall(torch.nn.Module):
             return self._family.run(self.module, named)
 
 
-def modules_of(families: Iterable[Family]) -> list[str]:
-    """The modules outside of this package that define some of these families, for processes that need them, too."""
+def modules_of(registered: Iterable[object]) -> list[str]:
+    """The modules outside of this package that define some of these objects, for processes that need them, too."""
     package = __name__.removesuffix("runtime.family")
-    names = {type(family).__module__ for family in families}
+    names = {type(one).__module__ for one in registered}
     return sorted(name for name in names if not name.startswith(package))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from ... import backends
+from ...common.errors import BackendError
 from ...common.reasons import NoGraph, Reason
 from ...graph_cache.disk import report
 from ...graph_cache.disk.listing import Listed
@@ -109,7 +110,7 @@ def fetch(digest: str) -> None:
 
 def _usable(manifest: Manifest) -> Reason | None:
     """Why no device here can run a graph, or None."""
-    with contextlib.suppress(KeyError):
+    with contextlib.suppress(KeyError, BackendError):
         key = GraphKey(**manifest.key)
         backend = backends.get(key.backend)
         if any(backend.can_run(device).ok and backend.target(device) == key.target for device in _devices()):
@@ -157,7 +158,7 @@ def requests_of(one: Listed) -> Iterator[Request]:
     fields = GraphKey(**key)
     try:
         backend = backends.get(fields.backend)
-    except KeyError:
+    except (KeyError, BackendError):
         return
     model = one.models[0] if one.models else Model("0" * 12, "")
     path = Path(model.beside).with_suffix(".safetensors") if model.beside else None
