@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.models.block_pipes import BLOCKS, CASE, distance
+from support.models.block_pipes import BLOCKS, CASE
 from support.models.diffusers_blocks import FIRST, OTHERS, Sizes
 from support.models.toy_format import Int8, Int8Weight, dequantise, quantise
+from support.scenes.judge import distance
 
 from onegraph.graph_cache.store import Store
 from onegraph.pipelines import compile_client, compile_module, library_weights, weight_formats
