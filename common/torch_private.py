@@ -37,14 +37,8 @@ def require(what: str) -> Any:
     Raises:
         LoadError: this torch lacks it.
     """
-    return _required(what, torch.__version__)
-
-
-@functools.cache
-def _required(what: str, torch_version: str) -> Any:
-    """`require`, which some calls of every step ask for the same."""
     if version() < OLDEST_TORCH:
-        raise LoadError(f"torch {torch_version} is too old for AOTInductor graphs; update to 2.8 or newer.")
+        raise LoadError(f"torch {torch.__version__} is too old for AOTInductor graphs; update to 2.8 or newer.")
     target: Any = torch
     for part in what.split(".")[1:]:
         if not hasattr(target, part):  # a submodule that nobody has imported yet
@@ -53,10 +47,13 @@ def _required(what: str, torch_version: str) -> Any:
         target = getattr(target, part, None)
         if target is None:
             raise LoadError(
-                f"torch {torch_version} has no {what}, which AOTInductor graphs need; "
+                f"torch {torch.__version__} has no {what}, which AOTInductor graphs need; "
                 "use a torch version named in the README or set backend to off."
             )
     return target
+
+
+_required = functools.cache(require)  # for what each call of a graph asks
 
 
 def without_class(tensor: torch.Tensor) -> torch.Tensor:
@@ -209,7 +206,7 @@ def every_modules_hooks() -> tuple[Hooks, Hooks]:
         LoadError: this torch keeps these hooks elsewhere.
     """
     prefix = "torch.nn.modules.module._global_forward"
-    return require(f"{prefix}_pre_hooks"), require(f"{prefix}_hooks")
+    return _required(f"{prefix}_pre_hooks"), _required(f"{prefix}_hooks")
 
 
 def modes_in_effect() -> bool:
@@ -218,13 +215,13 @@ def modes_in_effect() -> bool:
     Raises:
         LoadError: this torch does not tell.
     """
-    if require("torch._C._len_torch_dispatch_stack")():
+    if _required("torch._C._len_torch_dispatch_stack")():
         return True
-    if not require("torch._C._len_torch_function_stack")():
+    if not _required("torch._C._len_torch_function_stack")():
         return False
-    default_device = require("torch.utils._device.DeviceContext")  # says where new tensors go, no more
+    default_device = _required("torch.utils._device.DeviceContext")  # says where new tensors go, no more
     return any(
-        type(mode) is not default_device for mode in require("torch.overrides._get_current_function_mode_stack")()
+        type(mode) is not default_device for mode in _required("torch.overrides._get_current_function_mode_stack")()
     )
 
 
