@@ -9,7 +9,7 @@ from onegraph.common import reasons
 from onegraph.common.errors import in_brief
 from onegraph.common.reasons import Reason
 from onegraph.graph_cache.entry import Entry
-from onegraph.graph_cache.home import Graph, Home, equals_one
+from onegraph.graph_cache.home import Home, SignedGraph, equals_one
 from onegraph.graph_cache.integrity import differs
 from onegraph.graph_cache.key import key_digest
 from onegraph.graph_cache.sources.records import Publisher
@@ -52,7 +52,7 @@ class MemorySource:
             return None
         return wanted.differs(graph.manifest) or self._keep(graph, held, home)
 
-    def _keep(self, graph: Graph, held: Held, home: Home) -> Taken | Reason:
+    def _keep(self, graph: SignedGraph, held: Held, home: Home) -> Taken | Reason:
         try:
             with home.staging() as folder:
                 for name, record in graph.manifest.files.items():
