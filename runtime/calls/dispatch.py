@@ -1,8 +1,8 @@
 """The call protocol: how any client runs a call of a component through a graph, or eager with the reason.
 
 A client prepares a `Call`: the request for a graph, the inputs, the same function without a graph; or it refuses with a
-reason. Everything else is done here: admission,
-finding or compiling the graph, splitting batches, binding, counting, reporting, and falling back to eager.
+reason. Everything else is done here: admission, finding or compiling the graph, splitting batches, binding, counting,
+reporting, and falling back to eager.
 """
 
 from __future__ import annotations
