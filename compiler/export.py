@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from ..common.errors import CaptureError, in_brief
+from ..signature.call_tree import UnknownArgumentError
 from ..signature.declared import Dim, ShapeRange
+from ..signature.option_reads import UnreadableOptionsError
 from ..signature.rule import Rule
 
 
@@ -99,21 +102,46 @@ def capture(
             or it returns something else than tensors.
     """
     inputs = example_inputs(shapes, example_sizes, device)
-    dimensions = _by_parameter(module, dynamic_shapes(shapes))
-    try:
-        with torch.no_grad():
-            exported = torch.export.export(module, inputs, strict=False, dynamic_shapes=dimensions)
-    except Exception as error:
-        raise CaptureError(
-            f"The model could not be captured as one graph ({in_brief(error)}); it runs eager instead."
-        ) from error
-    if not outputs(exported):
+    program = exported(module, inputs, _by_parameter(module, dynamic_shapes(shapes)), "model")
+    if not outputs(program):
         raise CaptureError(
             "The model returns something else than tensors, which no graph serves; it runs eager instead."
         )
-    lifted = [n for n in exported.constants if n not in dict(module.named_buffers())]
+    return program
+
+
+def exported(
+    module: torch.nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    dimensions: tuple[Any, ...],
+    what: str,
+    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    **settings: Any,
+) -> torch.export.ExportedProgram:
+    """Export a module by torch, a model or a block.
+
+    Args:
+        dimensions: `dynamic_shapes` of torch.export.
+        what: the module is called in sentences.
+        around: what lasts while it is exported.
+        settings: further ones of torch.export.
+
+    Raises:
+        CaptureError: its code branches on a size or a value, or makes constants.
+        UnreadableOptionsError, UnknownArgumentError: it does what no graph can stand for.
+    """
+    try:
+        with torch.no_grad(), around():
+            program = torch.export.export(module, inputs, strict=False, dynamic_shapes=dimensions, **settings)
+    except (UnreadableOptionsError, UnknownArgumentError):
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"The {what} could not be captured as one graph ({in_brief(error)}); it runs eager instead."
+        ) from error
+    lifted = [name for name in program.constants if name not in dict(module.named_buffers())]
     if lifted:
         raise CaptureError(
-            f"The model's code makes a constant tensor ({lifted[0]}) that is no weight; it runs eager instead."
+            f"The {what}'s code makes a constant tensor ({lifted[0]}) that is no weight; it runs eager instead."
         )
-    return exported
+    return program

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ...common.errors import CaptureError, in_brief
+from ...common.errors import CaptureError
 from ...common.torch_private import assume, contiguous_where_asked, memory_of
 from ...signature import call_tree
 from ...signature.call_rules import Alias, Attention, CallRules
@@ -18,6 +19,7 @@ from ...signature.functions import CalledFunctions, Result
 from ...signature.option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 from ...signature.parameters import called
 from ...signature.size_rules import SizeRules, Sizes, sizes_of
+from ..export import exported
 from . import attention
 from .captured_sizes import examples, has_ones, ranges, rule_of, same_symbols, slices
 from .example_choice import with_examples
@@ -284,29 +286,16 @@ def _captured(
         try:
             functions = _called_functions(calls, sizes)
             call = BlockToCapture(block, calls, settings, sizes, functions, mutated, watching, last_unused)
-            with torch.no_grad(), settings.rewrites(), contiguous_where_asked():
-                program = torch.export.export(
-                    call,
-                    inputs,
-                    strict=False,
-                    dynamic_shapes=(dims,),
-                    prefer_deferred_runtime_asserts_over_guards=True,
-                )
+            around = functools.partial(_rewritten, settings)
+            program = exported(call, inputs, (dims,), "block", around, prefer_deferred_runtime_asserts_over_guards=True)
         except (UnreadableOptionsError, UnknownArgumentError) as error:
             raise CaptureError(f"The block could not be captured: {error}; it runs eager instead.") from error
-        except Exception as error:
-            raise CaptureError(
-                f"The block could not be captured as one graph ({in_brief(error)}); it runs eager instead."
-            ) from error
         narrower = sizes.bounded(slices(program, sizes), [*calls.records, *calls.served])
         narrower = narrower.same(same_symbols(program, sizes))
         unused = last_unused or attention.last_is_unused(program)
         if (call.seen.changed, narrower, unused) == (mutated, sizes, last_unused):
             break
         mutated, sizes, last_unused = call.seen.changed, narrower, unused
-    lifted = [name for name in program.constants if name not in dict(call.named_buffers())]
-    if lifted:
-        raise CaptureError(f"The block's code makes a constant tensor ({lifted[0]}) that is no weight; it runs eager.")
     seen = call.seen
     if seen.changed != seen.mutated:
         raise CaptureError("The block changes other arguments each time it is called; it runs eager instead.")
@@ -322,6 +311,12 @@ def _captured(
         seen.functions,
     )
     return CapturedBlock(program, signature, call, signature.served_shapes([*calls.records, *calls.served]))
+
+
+@contextlib.contextmanager
+def _rewritten(settings: Settings) -> Iterator[None]:
+    with settings.rewrites(), contiguous_where_asked():
+        yield
 
 
 def _called_functions(calls: BlockCalls, sizes: SizeRules) -> CalledFunctions:

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from ...common import reasons
-from ...common.errors import in_brief
 from ...common.outputs import Output, is_finite, mapped
 from ...common.reasons import Reason
 from ...common.refused import Refused
@@ -29,6 +28,7 @@ from ..request import Request, WhenMissing
 from .client import Client
 from .run import Run
 from .seen_calls import MOST_SEEN, Seen, plain
+from .serve import Failed, serve
 
 log = logging.getLogger("onegraph.runtime")
 
@@ -97,12 +97,9 @@ class Dispatcher(Client):
             The output, one tensor or a tuple of them, shaped as eager's; or what `original` returns.
         """
         run.report.call_starts()
-        try:
-            served = self._serve(run, module, prepare)
-        except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
-            log.exception("a compiled call failed, eager takes over")
-            run.refusal = reasons.CallFailed(type(error).__name__, in_brief(error, 120))
-            served = Refused(run.refusal)
+        served = serve(functools.partial(self._serve, run, module, prepare), run.served and run.may_check_later)
+        if isinstance(served, Failed):
+            run.refusal = served.reason
         run.served = not isinstance(served, Substituted | Refused)
         if not isinstance(served, Substituted | Refused):
             run.report.compiled_calls += 1
@@ -110,18 +107,14 @@ class Dispatcher(Client):
         count_eager(run, served.reason)
         return served.output if isinstance(served, Substituted) else original()
 
-    def _serve(self, run: Run, module: torch.nn.Module, prepare: Callable[[], Call | Refused]) -> Accepted:
-        """One call by a graph: by what the run knows of the module from its last call, if that still holds."""
-        if run.served and run.may_check_later:
-            served = self._attempt(run, prepare, functools.partial(run.unchanged, module))
-            if not isinstance(served, Changed):
-                return served
+    def _serve(
+        self, run: Run, module: torch.nn.Module, prepare: Callable[[], Call | Refused], checked: bool
+    ) -> Accepted | Changed:
+        """One call by a graph. `checked`: the module is inspected first, else the graph's call looks at it."""
+        if not checked:
+            return self._attempt(run, prepare, functools.partial(run.unchanged, module))
         refusal = run.inspect(module)
-        if refusal is not None:
-            return Refused(refusal)
-        served = self._attempt(run, prepare, None)
-        assert not isinstance(served, Changed)  # it was asked nothing
-        return served
+        return self._attempt(run, prepare, None) if refusal is None else Refused(refusal)
 
     def _attempt(
         self, run: Run, prepare: Callable[[], Call | Refused], unchanged: Callable[[], bool] | None

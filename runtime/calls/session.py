@@ -34,6 +34,7 @@ from .kept_modulation import KeptModulation
 from .routing import MethodSlot, own_slot, routed
 from .run import Run
 from .run_block import RunBlock
+from .serve import Failed, serve
 from .weight_source import Brought
 
 log = logging.getLogger("onegraph.runtime")
@@ -201,21 +202,16 @@ class BlockRun:
                 self._outer = args, kwargs
                 self._look_ahead(block, args, kwargs)
             return type(block).forward(block, *args, **kwargs)
-        try:
-            served = self._serve(one, method, args, kwargs, checked=self._weights.by_block or not one.served)
-            if isinstance(served, Changed):
-                served = self._serve(one, method, args, kwargs, checked=True)
-        except Exception as error:  # never into the queue; an interrupt is a BaseException and goes through
-            log.exception("a block's graph failed, eager takes over")
-            one.failure = reasons.CallFailed(type(error).__name__, in_brief(error, 120))
-            served = Refused(one.failure)
+        attempt = functools.partial(self._serve, one, method, args, kwargs)
+        served: tuple[Any] | Raised | Refused = serve(attempt, one.served and not self._weights.by_block)
+        if isinstance(served, Failed):
+            one.failure = served.reason
         one.served = isinstance(served, tuple)
         if isinstance(served, tuple):
             self._served += 1
             return served[0]
         if isinstance(served, Raised):
             raise served.error
-        assert isinstance(served, Refused)  # it was checked
         self._eager[served.reason] += 1
         self._counters.count_eager(served.reason)
         with self._modulation.watched(one, method, args, kwargs, served.reason) as watched:
