@@ -1,0 +1,39 @@
+"""Kinds of blocks that wait for their compile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.models import toy_blocks
+from support.scenes.process import new_process
+
+from onegraph.common.refused import Refused
+from onegraph.runtime.calls.block_kinds import Differing, Kinds
+from onegraph.runtime.calls.run import Run
+from onegraph.runtime.calls.run_block import RunBlock
+from onegraph.runtime.guards.guard_cache import GuardCache
+from onegraph.signature.size_rules import sizes_of
+
+
+def test_a_kind_that_takes_the_place_of_one_that_waits_knows_its_call(tmp_path: Path) -> None:
+    """As one whose calls have the results of modulation does: it may be the only block of its kind."""
+    client, run, block = toy_blocks.Client(), Run(), toy_blocks.Single(16)
+    x, scale = torch.randn(2, 5, 16), torch.randn(2, 16)
+    named: dict[str, Any] = {"x": x, "vec": toy_blocks.Modulation(scale, scale), "kwargs": {}}
+    other = {**named, "start": 3}
+    with new_process(tmp_path):
+        kinds, guards = Kinds(client, run), GuardCache()
+        one = RunBlock("single", block, guards.of(block, client.rules()), block)
+        architecture = one.guard.architecture(block)
+        one.kinds = kinds.of(architecture)
+        first = kinds.find(one.kinds, one.name, block, architecture, named, "captured", Differing())
+        assert not isinstance(first, Refused)
+        kinds.note(first[0], named, first[1].leaves)
+        kinds.instead(one, other)
+        (waiting,) = kinds._pending
+        assert [*one.kinds] == [waiting.kind] != [first[0]]
+        found = waiting.kind.match(other)
+        assert found is not None and waiting.seen == [sizes_of(found.leaves)]
+        assert waiting.written is None  # the call is over
