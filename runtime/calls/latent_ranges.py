@@ -38,7 +38,7 @@ def any_size(levels: int, device: torch.device, height: int, width: int) -> tupl
         Axis("height", smallest, largest, step, PIXELS),
         Axis("width", smallest, largest, step, PIXELS),
         # On a GPU, torch's attention asks whether there is a single key. Where it is given the prompt's length as it is
-        # (in diffusers, and in newer ComfyUIs), torch.export refuses a range with both answers.
+        # (in diffusers, and in ComfyUI 0.38), torch.export refuses a range with both answers.
         Axis("context", 2 if device.type == "cuda" else 1, _MOST_TOKENS, text="{} tokens"),
     )
     return axes, f"{label} {smallest * PIXELS}-{largest * PIXELS}"
