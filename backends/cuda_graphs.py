@@ -161,7 +161,7 @@ class CudaGraphs:
             self._paused = before
 
     def release(self, why: Release) -> int:
-        """Return the memory of captured calls back. They are captured again when they come again.
+        """Give the memory of captured calls back. They are captured again when they come again.
 
         Args:
             why: "freed" when nothing uses them any more, "needed" when the host has no memory for something else:

@@ -164,7 +164,7 @@ def tables(module: torch.nn.Module) -> Tables:
 
 
 def set_tables(module: torch.nn.Module, new: Tables) -> None:
-    """Return a module, which may be a bare object of its class, other tables."""
+    """Give a module, which may be a bare object of its class, other tables."""
     module.__dict__.update(_parameters=new.parameters, _buffers=new.buffers, _modules=new.children)
 
 

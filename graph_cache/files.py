@@ -160,7 +160,7 @@ def lock(handle: int, *, shared: bool) -> None:
 
 
 def set_mode(path: Path, mode: int) -> None:
-    """Return a file or folder a mode, where the file system knows any. Never raises OSError."""
+    """Set the mode of a file or folder, where the file system knows any. Never raises OSError."""
     with contextlib.suppress(OSError):
         path.chmod(mode)
 

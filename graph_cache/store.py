@@ -146,7 +146,11 @@ class Store:
     def _take(self, wanted: Wanted, sources: Iterable[Source]) -> Taken | Reason | None:
         refused: Reason | None = None
         for source in sources:
-            taken = source.take(wanted, self.private)
+            try:
+                taken = source.take(wanted, self.private)
+            except Exception:  # somebody else's may break its promise: the next one may have the graph
+                log.exception("a source of graphs failed: %s", type(source).__name__)
+                continue
             if isinstance(taken, Taken):
                 return taken
             refused = refused or taken

@@ -77,7 +77,7 @@ def _compile(module: Any, arguments: Any, keywords: Any, options: Mapping[str, A
 
 
 def with_whole_metadata(package: Path) -> None:
-    """Return an archive the metadata of its kernels or of its wrapper, which are the same, where torch wrote none.
+    """Give an archive the metadata of its kernels or of its wrapper, which are the same, where torch wrote none.
 
     torch writes and copies them in the compiler's cache without a lock, while another process that compiles the same
     code may be doing so: what is read meanwhile is empty. torch reads them where it takes no folder.

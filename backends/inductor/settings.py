@@ -184,7 +184,7 @@ def persistent_rows() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiler_flags(device: torch.device) -> Iterator[None]:
-    """Return the C++ compiler other flags while this lasts, where torch has no option for them.
+    """Give the C++ compiler other flags while this lasts, where torch has no option for them.
 
     For a GPU, C++ only launches kernels: built for the least CPU of this machine's kind instead of this very one it is
     no slower, and any machine with that card runs it. For a CPU, kernels at -O2 take a third of the time that they take

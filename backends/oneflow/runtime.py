@@ -64,7 +64,7 @@ class _Memory:
         self.garbage += count
 
     def collect(self, library: Library) -> None:
-        """Return the memory of all closed jobs back, at the cost of setting the living ones up again.
+        """Give the memory of all closed jobs back, at the cost of setting the living ones up again.
 
         Nothing happens while graphs of others use OneFlow in this process: they would lose their memory too.
         """

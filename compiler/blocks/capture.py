@@ -18,7 +18,7 @@ from ...signature.call_tree import Form, Leaf, NumberForm, UnknownArgumentError,
 from ...signature.functions import CalledFunctions, Result
 from ...signature.option_reads import OptionGuards, RecordedOptions, UnreadableOptionsError
 from ...signature.parameters import called
-from ...signature.size_rules import SizeRules, Sizes, sizes_of
+from ...signature.size_rules import SizeRules, Sizes
 from ..export import exported
 from . import attention
 from .captured_sizes import examples, has_ones, ranges, rule_of, same_symbols, slices
@@ -326,8 +326,3 @@ def _called_functions(calls: BlockCalls, sizes: SizeRules) -> CalledFunctions:
     if not calls.results:
         raise UnknownArgumentError("no further call could be made, to see what its function returns")
     return CalledFunctions.infer(sizes, calls.results)
-
-
-def fits(signature: CallRules, leaves: Sequence[Leaf]) -> bool:
-    """Tell whether a call of the right form has sizes that a graph serves."""
-    return signature.sizes.fits(sizes_of(leaves))

@@ -36,8 +36,8 @@ def serve(attempt: Callable[[bool], T | Changed], known: bool) -> T | Failed:
         served = attempt(not known)
         if isinstance(served, Changed):
             served = attempt(True)
+        assert not isinstance(served, Changed)  # it was checked
+        return served
     except Exception as error:  # never into the queue
         log.exception("a compiled call failed, eager takes over")
         return Failed(reasons.CallFailed(type(error).__name__, in_brief(error, 120)))
-    assert not isinstance(served, Changed)  # it was checked
-    return served

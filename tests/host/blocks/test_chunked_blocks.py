@@ -29,7 +29,7 @@ def captured(block: Any, *calls: tuple[Any, ...]) -> CapturedBlock:
 def assert_exact(graph: CapturedBlock, block: Any, *call: Any) -> None:
     """The graph serves the call, and gives what the block does."""
     leaves = flatten(parameters_of(type(block)).bind(call, {"transformer_options": {}}), ("comfy",))[1]
-    assert capture.fits(graph.signature, leaves)
+    assert graph.signature.sizes.fits(sizes_of(leaves))
     with torch.no_grad():
         result = graph.program.module(check_guards=False)(*graph.signature.inputs(leaves, CPU))
         assert torch.allclose(result[0], block(*call), rtol=1e-4, atol=1e-5)

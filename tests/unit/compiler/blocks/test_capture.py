@@ -13,7 +13,7 @@ import torch
 from support.models import toy_blocks, toy_writers
 
 from onegraph.common.errors import CaptureError
-from onegraph.compiler.blocks.capture import BlockCalls, CapturedBlock, Settings, capture_block, fits
+from onegraph.compiler.blocks.capture import BlockCalls, CapturedBlock, Settings, capture_block
 from onegraph.compiler.blocks.records import Kind, Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.compiler.code.fingerprint import Rules
@@ -21,7 +21,7 @@ from onegraph.signature.call_rules import CallRules
 from onegraph.signature.call_tree import flatten, rebuild
 from onegraph.signature.matching import matcher
 from onegraph.signature.parameters import as_call, parameters_of
-from onegraph.signature.size_rules import MOST
+from onegraph.signature.size_rules import MOST, sizes_of
 
 PACKAGES = ("support",)
 SEEN = [(2, 6, 10, 7), (1, 4, 7, 3), (3, 9, 5, 12), (2, 11, 8, 4)]  # batch, height, width, tokens
@@ -118,7 +118,7 @@ class Served:
             leaves = leaves_of(named)
             given = next(one for one in (named, named.get("**", {})) if "transformer_options" in one)
             refused = graph.signature.options.refused(given["transformer_options"])
-            if leaves is None or refused is not None or not fits(graph.signature, leaves):
+            if leaves is None or refused is not None or not graph.signature.sizes.fits(sizes_of(leaves)):
                 self.refused += 1
                 return type(block).forward(block, *args, **kwargs)
             self.served += 1

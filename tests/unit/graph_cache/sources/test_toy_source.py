@@ -58,6 +58,16 @@ def test_a_source_without_the_graph_is_passed_over(user: Worker) -> None:
     assert user.fetch(key(architecture="bb")) is None
 
 
+def test_a_source_that_raises_is_passed_over(user: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def take(self, wanted: object, home: object) -> None:
+            raise TimeoutError("the catalogue is away")
+
+    user.store.sources.insert(0, Broken())
+    assert isinstance(user.fetch(), Taken)
+    assert "a source of graphs failed: Broken" in caplog.text
+
+
 Change = Callable[[Held], Held]
 
 
