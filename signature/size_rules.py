@@ -35,7 +35,7 @@ def sizes_of(leaves: Sequence[torch.Tensor | int]) -> tuple[tuple[int, ...], ...
 
 @dataclass(frozen=True)
 class SizeRules:
-    """The sizes of a block's calls.
+    """The sizes of a graph's calls, inferred for a block, declared for a whole module (`declared`).
 
     Attributes:
         symbols: where each symbol is read.

@@ -2,7 +2,7 @@
 
 cuDNN's plans are kept for the thread that made them and the shapes of a call. Those that a preload makes in a thread of
 its own would be made again at the first step: 0.6 of 0.66 s of SDXL's base on an H100. Here a preload and all later
-calls use the same ones. A call takes 70 us longer on a CPU machine with two cores.
+calls use the same ones, but for replays, which need none. A call takes 70 us longer on a CPU machine with two cores.
 
 Blocks are not called so: they are short, they have no convolutions as a rule, and they may call functions of others.
 """
