@@ -21,7 +21,7 @@ from ..common.refused import Refused
 from ..compiler.process.progress import Progress
 from ..graph_cache.model_hash import ModelSource
 from ..runtime.calls import component
-from ..runtime.calls.component import ShapePolicy, shape_policy_of
+from ..runtime.calls.component import Choice, ShapePolicy, shape_policy_of
 from ..runtime.calls.dispatch import Accepted, Call, Substituted, fault_of
 from ..runtime.calls.run import Run
 from ..runtime.calls.run_report import RunReport
@@ -171,7 +171,7 @@ class PipeComponent(component.Component):
         """What to run through a graph for one call, or why not."""
         when_missing = "eager" if self.family.only_restores() else self.options.when_missing
         shape_policy = shape_policy_of(self.options.shapes)
-        call = self.prepared(run, module, args, kwargs, self.options.backend, shape_policy, when_missing)
+        call = self.prepared(run, module, args, kwargs, Choice(self.options.backend, shape_policy, when_missing))
         if isinstance(call, Refused) or not self.family.checks_finite:
             return call
         request, eager = call.request, call.eager

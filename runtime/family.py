@@ -68,11 +68,14 @@ class Ranged:
 
     Attributes:
         sizes: of the call at hand, by axis.
+        widest: the range of all calls that could come: a backend that rebuilds graphs for other sizes exports under it.
+            None: `shapes`.
     """
 
     shapes: ShapeRange
     label: str
     sizes: Mapping[str, int]
+    widest: ShapeRange | None = None
 
 
 @dataclass(frozen=True)

@@ -117,14 +117,12 @@ def make_request(
     architecture: str,
     backend: Backend,
     ranged: Ranged,
-    widest: ShapeRange,
     like: torch.Tensor,
 ) -> Request | Refused:
     """Make the request for a graph.
 
     Args:
         skeleton: the module as a graph is compiled for it, and its architecture digest.
-        widest: the range of all calls that could come: a backend that rebuilds graphs for other sizes exports under it.
         like: the call's main input: its dtype and device are the graph's.
     """
     if not backend.supports(ranged.shapes):
@@ -149,7 +147,7 @@ def make_request(
         example_sizes=ranged.sizes,
         client=context.client,
         neighbours=context.neighbours,
-        export_shapes=widest if rebuilder(backend) is not None else None,
+        export_shapes=(ranged.widest or ranged.shapes) if rebuilder(backend) is not None else None,
         environment=context.environment,
         composites=context.composites,
     )

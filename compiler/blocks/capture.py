@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -97,6 +97,20 @@ class CapturedBlock:
         return sum(node.op == "call_function" for node in self.program.graph.nodes)
 
 
+class Assumed(NamedTuple):
+    """What a capture takes for given, and shows to be otherwise at times.
+
+    Attributes:
+        mutated: numbers of the leaves that the block changes in place.
+        last_unused: whether no code uses what the last attention function returns, see `attention.last_is_unused`.
+    """
+
+    sizes: SizeRules
+    functions: CalledFunctions
+    mutated: tuple[int, ...] = ()
+    last_unused: bool = False
+
+
 class BlockToCapture(torch.nn.Module):
     """A block as a function of tensors: see `CallRules` for what it takes and gives.
 
@@ -109,15 +123,12 @@ class BlockToCapture(torch.nn.Module):
         block: torch.nn.Module,
         calls: BlockCalls,
         settings: Settings,
-        sizes: SizeRules,
-        functions: CalledFunctions,
-        mutated: Sequence[int],
+        assumed: Assumed,
         watching: Watching,
-        last_unused: bool = False,
     ) -> None:
         super().__init__()
         self.module = block  # by the name that weights of whole modules have, too
-        self.seen = _Seen(calls, settings, sizes, functions, tuple(mutated), watching, last_unused)
+        self.seen = _Seen(calls, settings, assumed, watching)
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return self.seen.call(self.module, inputs)
@@ -126,23 +137,11 @@ class BlockToCapture(torch.nn.Module):
 class _Seen:
     """One capture of a block; export restores what a module's own attributes were, so they stand here."""
 
-    def __init__(
-        self,
-        calls: BlockCalls,
-        settings: Settings,
-        sizes: SizeRules,
-        functions: CalledFunctions,
-        mutated: tuple[int, ...],
-        watching: Watching,
-        last_unused: bool,
-    ) -> None:
-        self.last_unused = last_unused
-        self.watching = watching
+    def __init__(self, calls: BlockCalls, settings: Settings, assumed: Assumed, watching: Watching) -> None:
         self.calls = calls
         self.settings = settings
-        self.sizes = sizes
-        self.functions = functions
-        self.mutated = mutated
+        self.sizes, self.functions, self.mutated, self.last_unused = assumed
+        self.watching = watching
         self.changed: tuple[int, ...] = ()  # by the block, in place; those of `mutated` were copies
         self.results: Form | None = None
         self.aliases: tuple[Alias, ...] = ()
@@ -285,7 +284,7 @@ def _captured(
     for _ in range(4):  # a capture shows what a block changes, what it takes slices by, and which results it uses
         try:
             functions = _called_functions(calls, sizes)
-            call = BlockToCapture(block, calls, settings, sizes, functions, mutated, watching, last_unused)
+            call = BlockToCapture(block, calls, settings, Assumed(sizes, functions, mutated, last_unused), watching)
             around = functools.partial(_rewritten, settings)
             program = exported(call, inputs, (dims,), "block", around, prefer_deferred_runtime_asserts_over_guards=True)
         except (UnreadableOptionsError, UnknownArgumentError) as error:

@@ -21,7 +21,7 @@ from ..code.fingerprint import Rules
 from . import outer_call
 from .capture import BlockCalls, CapturedBlock, Settings, Watching, capture_block
 from .other_sizes import Frames
-from .outer_call import OuterCall
+from .outer_call import OuterCall, Varying
 from .records import recording
 from .repeated import repeated_blocks
 
@@ -142,9 +142,9 @@ def _more_calls(
     times = 2 if call_tree.functions_in(kind.form) else 1  # they fill what the next call takes from
     given = [one.module for one in given_in(kind.form)]
     with torch.no_grad(), recording(blocks, rules, kind.packages, given=given) as recorded:
-        made = outer_call.repeat(model, kind.outer, device, recorded, times=times, frames=frames)
+        made = outer_call.repeat(model, kind.outer, device, recorded, Varying(frames=frames), times)
         if kind.ones is not None:  # by a batch of 1, perhaps, of which the calls above have one
-            made += outer_call.repeat(model, kind.outer, device, recorded, "kept", times, frames)
+            made += outer_call.repeat(model, kind.outer, device, recorded, Varying("kept", frames), times)
     same = next((one for one in recorded.kinds if one.form == kind.form), None)
     records = [*kind.seen, *(same.records if same is not None else ())]
     if kind.ones is not None:

@@ -12,7 +12,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 
@@ -36,6 +36,16 @@ _VIDEO = 5  # dimensions
 # Batch, text, frames, height and width of further calls. Their products and sums differ, so that no rule holds by
 # accident; patches of two by two fit into them.
 _SIZES = ((3, 29, 3, 24, 40), (1, 7, 2, 16, 28), (4, 50, 4, 36, 20))
+
+
+class Varying(NamedTuple):
+    """Whether further calls may have other batches, and videos other frames, than the call."""
+
+    batches: other_sizes.Batches = "varied"
+    frames: other_sizes.Frames = "varied"
+
+
+_VARIED = Varying()
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class OuterCall:
         return cls(call_tree.from_json(data["form"]), tuple(data["leaves"]), data["options"])
 
     def others(
-        self, device: torch.device, batches: other_sizes.Batches, frames: other_sizes.Frames = "varied"
+        self, device: torch.device, varying: Varying = _VARIED
     ) -> Iterator[list[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]]:
         """Yield further calls: for each the ways to make it as positional and named arguments, most telling first."""
         for of_call, time in zip(_SIZES, _TIMES, strict=True):
@@ -88,14 +98,14 @@ class OuterCall:
             if main is None:
                 return
             sizes = other_sizes.NewSizes(*of_call)
-            if frames == "kept" and main.ndim == _VIDEO:
+            if varying.frames == "kept" and main.ndim == _VIDEO:
                 sizes = replace(sizes, frames=main.shape[2])
             ways = [
                 _Resized(main, sizes, which, batched)
-                for batched, which in itertools.product(other_sizes.BATCHED[batches], get_args(_Sides))
+                for batched, which in itertools.product(other_sizes.BATCHED[varying.batches], get_args(_Sides))
             ]
             named = call_tree.rebuild(self.form, leaves, {**self.options})
-            others, listed = other_sizes.ways(named, sizes, batches)
+            others, listed = other_sizes.ways(named, sizes, varying.batches)
             usual = [functools.partial(self._call, way, leaves) for way in ways]
             more = [functools.partial(_called, way) for way in others]
             yield [*more, *usual] if listed else [*usual, *more]
@@ -183,14 +193,12 @@ def repeat(
     call: OuterCall,
     device: torch.device,
     recorded: Recording,
-    batches: other_sizes.Batches = "varied",
+    varying: Varying = _VARIED,
     times: int = 1,
-    frames: other_sizes.Frames = "varied",
 ) -> int:
     """Call a model at other sizes.
 
     Args:
-        batches, frames: whether these calls may have other batches, and videos other frames, than the call.
         times: how often at each size: a model that keeps something for its next call makes that one in another way.
         recorded: what these calls show. What those show that fail counts only where none went well.
 
@@ -199,7 +207,7 @@ def repeat(
     """
     made, preferred = 0, 0
     failed: list[tuple[Mark, Mark]] = []
-    for ways in call.others(device, batches, frames):
+    for ways in call.others(device, varying):
         for number in sorted(range(len(ways)), key=lambda one: one != preferred):
             before = recorded.mark()
             try:

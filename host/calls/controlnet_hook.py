@@ -17,7 +17,7 @@ from ...common.refused import Refused
 from ...compiler.blocks.repeated import repeated_blocks
 from ...graph_cache.model_hash import ModelSource
 from ...runtime.calls import backend_choice
-from ...runtime.calls.component import shape_policy_of
+from ...runtime.calls.component import Choice, shape_policy_of
 from ...runtime.calls.dispatch import Call, count_eager
 from ...runtime.guards.guard_cache import GuardCache
 from ..comfyui import contract, model_source
@@ -138,8 +138,8 @@ class ControlNetHook:
     def _prepare(self, module: Any, run: HostRun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | Refused:
         """What to run through a graph for one call of the module, or why not."""
         chosen = self.options
-        shape_policy = shape_policy_of(chosen.shapes)
-        return self.component.prepared(run, module, args, kwargs, chosen.backend, shape_policy, chosen.when_missing)
+        choice = Choice(chosen.backend, shape_policy_of(chosen.shapes), chosen.when_missing)
+        return self.component.prepared(run, module, args, kwargs, choice)
 
 
 class ControlBlocksHook(ControlNetHook):

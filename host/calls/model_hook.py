@@ -19,7 +19,7 @@ from ...common.refused import Refused
 from ...compiler.blocks.repeated import repeated_blocks
 from ...graph_cache.model_hash import ModelSource
 from ...runtime.calls import backend_choice
-from ...runtime.calls.component import shape_policy_of
+from ...runtime.calls.component import Choice, shape_policy_of
 from ...runtime.calls.dispatch import Call
 from ...runtime.guards import code_guard
 from ...runtime.obtain.registry import registry
@@ -80,8 +80,8 @@ class ModelHook(SamplingHook):
         refusal = _replaced_for_one_call(module, family.entry, original)
         if refusal is not None:
             return Refused(refusal)
-        when_missing = options.when_missing
-        call = self.component.prepared(run, module, args, kwargs, options.backend, self._shape_policy, when_missing)
+        choice = Choice(options.backend, self._shape_policy, options.when_missing)
+        call = self.component.prepared(run, module, args, kwargs, choice)
         if isinstance(call, Call) and options.shapes == "any size" and call.request.shapes.exact:
             run.report.rule = reasons.EachSizeOwnGraph(call.request.backend.name).text
         return call

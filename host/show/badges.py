@@ -161,9 +161,9 @@ def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
         state = "eager" if reasons else "waiting"
     elif why:
         state = "partly"
-    return Badge(
+    badge = Badge(
         state=state,
-        text=_text(state, eager, compiled + eager, sum(why.values()), seconds, speedup, blocks_speedup),
+        text="",
         seconds=None if seconds is None else round(seconds, 3),
         speedup=speedup,
         blocks_speedup=blocks_speedup,
@@ -174,6 +174,7 @@ def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
             for reason, calls in reasons.most_common(_MOST_REASONS)
         ),
     )
+    return badge.model_copy(update={"text": _text(badge, sum(why.values()))})
 
 
 def _times(report: RunReport) -> tuple[Literal["compiled", "restored"], float] | None:
@@ -189,24 +190,18 @@ def _last(speedups: Iterable[float | None]) -> float | None:
     return round(measured[-1], 2) if measured else None
 
 
-def _text(
-    state: BadgeState,
-    eager: int,
-    calls: int,
-    whys: int,
-    seconds: float | None,
-    speedup: float | None,
-    blocks_speedup: float | None,
-) -> str:
-    if state == "partly":
-        return f"{eager} of {calls} calls eager" if eager else f"{whys} block calls eager"
-    if state not in ("compiled", "restored"):
-        return state
+def _text(badge: Badge, eager_calls: int) -> str:
+    """A badge's few words. `eager_calls`: of the model and of its blocks."""
+    if badge.state == "partly":
+        some = f"{badge.eager_calls} of {badge.calls} calls" if badge.eager_calls else f"{eager_calls} block calls"
+        return f"{some} eager"
+    if badge.state not in ("compiled", "restored"):
+        return badge.state
     parts = []
-    if seconds is not None:
-        parts.append(f"{state} {seconds:.1f} s" if seconds < 10 else f"{state} {seconds:.0f} s")
-    if speedup is not None:
-        parts.append(f"{speedup:.1f}x")
-    if blocks_speedup is not None:
-        parts.append(f"blocks {blocks_speedup:.1f}x at first use")
-    return ", ".join(parts) or state
+    if (seconds := badge.seconds) is not None:
+        parts.append(f"{badge.state} {seconds:.1f} s" if seconds < 10 else f"{badge.state} {seconds:.0f} s")
+    if badge.speedup is not None:
+        parts.append(f"{badge.speedup:.1f}x")
+    if badge.blocks_speedup is not None:
+        parts.append(f"blocks {badge.blocks_speedup:.1f}x at first use")
+    return ", ".join(parts) or badge.state

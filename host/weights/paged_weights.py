@@ -19,7 +19,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -110,6 +110,13 @@ class Resident:
         copy_all(*self._copied)
 
 
+class Casting(NamedTuple):
+    """The host's functions by which an eager layer gets its weights and lets them go."""
+
+    cast: Callable[..., Any]
+    uncast: Callable[..., Any]
+
+
 class Paged:
     """The paged weights of one model during one run.
 
@@ -124,18 +131,14 @@ class Paged:
         version: int,
         vbar: Any,
         device: torch.device,
-        cast: Any,
-        uncast: Any,
+        casting: Casting,
         has_room: Callable[[int, Any], bool] = lambda missing, vbar: True,
     ) -> None:
-        """`cast` and `uncast` are the host's functions by which an eager layer gets its weights and lets them go;
-        `has_room` tells whether so many bytes of pages can become resident beside a call's activations.
-        """
+        """`has_room` tells whether so many bytes of pages can become resident beside a call's activations."""
         self._module = module
         self.vbar = vbar
         self._device = device
-        self._cast = cast
-        self._uncast = uncast
+        self._cast, self._uncast = casting
         self._has_room = has_room
         self.copies: PagedCopies = copies_of(module, version)
         self.skeleton = self.copies.skeletons[0]
@@ -319,7 +322,7 @@ def paged(patcher: Any, module: torch.nn.Module, version: int) -> Paged | Refuse
         return Refused(lacking)
     import comfy.ops
 
-    cast, uncast = comfy.ops.cast_bias_weight, comfy.ops.uncast_bias_weight
+    casting = Casting(comfy.ops.cast_bias_weight, comfy.ops.uncast_bias_weight)
     vbars = getattr(patcher.model, "dynamic_vbars", None)
     if not isinstance(vbars, dict):
         return Refused(reasons.PagedWeights())
@@ -335,4 +338,4 @@ def paged(patcher: Any, module: torch.nn.Module, version: int) -> Paged | Refuse
     for slot in slots:
         if not isinstance(slot, tuple) or len(slot) != 3 or slot[0] is not vbar:
             return Refused(reasons.PagedWeights())
-    return Paged(module, version, vbar, patcher.load_device, cast, uncast, room_on(patcher.load_device))
+    return Paged(module, version, vbar, patcher.load_device, casting, room_on(patcher.load_device))

@@ -25,6 +25,7 @@ from ...signature.size_one_dims import SizeOneDims, differing_size_one_dims
 from ...signature.size_rules import Sizes, sizes_of
 from ..counters import Counters
 from ..graphs.binding import Held
+from ..graphs.call_context import CallContext
 from ..graphs.first_use import ChangingEager, QuantisingEager
 from ..graphs.loaded_graph import Changed, LoadedGraph, Result
 from .seen_calls import MOST_SEEN, Seen, plain
@@ -34,10 +35,12 @@ class Matched(NamedTuple):
     """A call that is of a kind, taken apart.
 
     Attributes:
+        named: the block's arguments by name.
         tensors: among the leaves.
         seen: what it looks like.
     """
 
+    named: Mapping[str, Any]
     leaves: Sequence[Leaf]
     tensors: Sequence[torch.Tensor]
     seen: Seen
@@ -49,15 +52,13 @@ class BlockCall(NamedTuple):
     Attributes:
         block: what a graph is compared with: the block, or a copy of it that has all weights.
         module: the block with all its weights where a graph can read them.
-        named: its arguments by name.
         options: the model's.
-        held, unchanged: see `LoadedGraph.call`.
+        held, unchanged: see `CallContext`.
         exact: gives a copy of the block in float32, where its weights are quantised.
     """
 
     block: torch.nn.Module
     module: torch.nn.Module
-    named: Mapping[str, Any]
     options: Any
     held: Held | None
     exact: Callable[[torch.nn.Module], torch.nn.Module] | None = None
@@ -75,36 +76,40 @@ class Raised:
     error: BaseException
 
 
-class KindGraph:
-    """A kind of block: one structure, called in one form.
-
-    Args:
-        name: of the blocks' class, for reasons.
-        found: its graph, or why there is none.
-        attends: how calls of the kind do.
-        ones: by which they differ from calls of an earlier kind of the same form; None: there is none.
-        learned: how many graphs of the kind with too narrow rules of sizes were made before.
+@dataclass(frozen=True)
+class KindOfCall:
+    """How a block is called: together with its structure, what makes a kind.
 
     Attributes:
+        name: of the block's class, for reasons.
+        form: of the arguments by name.
+        packages: whose objects are taken apart by their fields.
+        attention: how such calls attend.
+        ones: by which they differ from calls of an earlier kind of the same form; None: there is none.
+        learned: how many graphs of the kind with too narrow rules of sizes were made before.
+    """
+
+    name: str
+    form: Form
+    packages: tuple[str, ...]
+    attention: Attention = "captured"
+    ones: SizeOneDims | None = None
+    learned: int = 0
+
+
+class KindGraph:
+    """The graph of a kind of block, or why there is none.
+
+    Attributes:
+        of: the calls that are of the kind, with its name, form, attention, ones and learned as attributes here, too.
         refusal: why no call of the kind is served, or None.
         without: paths of the block's modules whose results its calls have, and whose weights the graph does not.
     """
 
-    def __init__(
-        self,
-        name: str,
-        form: Form,
-        obtained: LoadedGraph | Refused,
-        packages: Sequence[str],
-        attends: Attention = "captured",
-        ones: SizeOneDims | None = None,
-        learned: int = 0,
-    ) -> None:
-        self.name = name
-        self.learned = learned
-        self.attention = attends
-        self.form = form
-        self.ones = ones
+    def __init__(self, of: KindOfCall, obtained: LoadedGraph | Refused) -> None:
+        self.of = of
+        self.name, self.attention, self.ones, self.learned = of.name, of.attention, of.ones, of.learned
+        self.form = form = of.form
         self._leaves_of = matching.structured(form)
         self._is_of_form = matching.of_form(form)
         self.graph = obtained if isinstance(obtained, LoadedGraph) else None
@@ -113,14 +118,14 @@ class KindGraph:
         self._tensors = [n for n, one in enumerate(leaf_forms(form)) if not isinstance(one, NumberForm)]
         self._functions = call_tree.functions_in(form)
         self.without = tuple(one.module for one in given_in(form))
-        self._packages = tuple(packages)
+        self._packages = of.packages
         self._seen: list[Seen] = []
         if self.graph is not None:
             try:
-                self.signature = CallRules.from_json(self.graph.entry.manifest.call_rules, packages)
+                self.signature = CallRules.from_json(self.graph.entry.manifest.call_rules, of.packages)
                 if self.signature.arguments != form:
                     self.refusal = reasons.OtherKey("form of the arguments")
-                elif attends == "captured" != self.signature.attention:
+                elif of.attention == "captured" != self.signature.attention:
                     self.refusal = reasons.OtherKey("attention")
                 self._changed = [self._tensors.index(number) for number in self.signature.mutated]
                 self._finish = self.signature.finisher()
@@ -144,12 +149,12 @@ class KindGraph:
             numbers = [leaves[number] for number in self._numbers]
         for seen in self._seen:
             if seen.looks.same_as(*tensors) and seen.numbers == numbers:
-                return Matched(leaves, tensors, seen)  # type: ignore[arg-type]
+                return Matched(named, leaves, tensors, seen)  # type: ignore[arg-type]
         if not self._is_of_form(leaves):
             return None
         if self.ones is not None and not self.ones.fit(sizes_of(leaves)):
             return None
-        return Matched(leaves, tensors, self._look(leaves, tensors, numbers))  # type: ignore[arg-type]
+        return Matched(named, leaves, tensors, self._look(leaves, tensors, numbers))  # type: ignore[arg-type]
 
     def _look(self, leaves: Sequence[Leaf], tensors: Sequence[torch.Tensor], numbers: list[int]) -> Seen:
         """Look at a call of the kind, and remember what was seen."""
@@ -215,24 +220,15 @@ class KindGraph:
             inputs[number] = torch.empty(inputs[number], 0, device=graph.device)
         try:
             if signature.calls_out:
-                result = self._calling_out(call, tuple(inputs), matched.tensors, seen.sizes, counters, compared)
+                result = self._calling_out(call, matched, tuple(inputs), counters, compared)
             else:
 
                 def eager(*tensors: torch.Tensor) -> Output:
                     return self._eager(call, tensors, call.options)
 
                 reference = self._judged(call, eager, call.options)
-                copied = not memory.as_expected
-                result = graph.call(
-                    call.module,
-                    tuple(inputs),
-                    seen.sizes,
-                    reference,
-                    counters,
-                    call.held,
-                    copied=copied,
-                    unchanged=call.unchanged,
-                )
+                context = CallContext(call.held, call.unchanged, copied=not memory.as_expected)
+                result = graph.call(call.module, tuple(inputs), seen.sizes, reference, counters, context)
         except _WritesError:
             self.refusal = reasons.FirstUseFailed(reasons.BlockWrites(self.name))
             graph.quarantine(self.refusal)
@@ -247,22 +243,21 @@ class KindGraph:
     def _calling_out(
         self,
         call: BlockCall,
+        matched: Matched,
         inputs: tuple[torch.Tensor, ...],
-        tensors: Sequence[torch.Tensor],
-        sizes: Mapping[str, int],
         counters: Counters,
         compared: Callable[[Any], Any],
     ) -> Result | Raised | Refused | Changed:
         """The call of a graph that calls functions: those of attention, and such as the block is called with.
 
         Args:
-            tensors: the call's own, of which `inputs` may have copies.
+            inputs: the call's tensors, or copies of them.
         """
-        assert self.graph is not None
+        assert self.graph is not None and matched.seen.sizes is not None
         if not attention.can_be_called():
             return Refused(reasons.ChosenAttention("another attention"))
-        functions = call_tree.functions_of(self.form, call.named)
-        if any(reaches(one, tensors, call.options) for one in functions):
+        functions = call_tree.functions_of(self.form, matched.named)
+        if any(reaches(one, matched.tensors, call.options) for one in functions):
             return Refused(reasons.BlockShared(self.name))
         options = compared(call.options)
 
@@ -276,16 +271,8 @@ class KindGraph:
         reference = self._judged(call, eager, options)
         try:
             with attention.attending(attention_call):
-                result = self.graph.call(
-                    call.module,
-                    inputs,
-                    sizes,
-                    reference,
-                    counters,
-                    call.held,
-                    comparing,
-                    unchanged=call.unchanged,
-                )
+                context = CallContext(call.held, call.unchanged, compared=comparing)
+                result = self.graph.call(call.module, inputs, matched.seen.sizes, reference, counters, context)
         except Exception:
             if attention_call.error is None:
                 raise

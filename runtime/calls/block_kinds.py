@@ -26,7 +26,7 @@ from ...signature.size_rules import Sizes, sizes_of
 from ..graphs.loaded_graph import LoadedGraph
 from ..obtain.registry import registry
 from ..request import Request
-from .block_kind import KindGraph, Matched
+from .block_kind import KindGraph, KindOfCall, Matched
 from .client import BlockClient
 from .obtaining import obtain_all
 from .requests import block_request
@@ -156,56 +156,40 @@ class Kinds:
         for pending in waiting:
             self._pending.remove(pending)
             one.kinds.remove(pending.kind)
-        architecture = one.guard.architecture(one.skeleton)
-        found = self.find(one.kinds, one.name, one.skeleton, architecture, named, "captured", Differing())
+        found = self.find(one, named, "captured", Differing())
         if not isinstance(found, Refused):
             self.note(found[0], named, found[1].leaves)
             self.settle()
 
     def find(
-        self,
-        among: list[KindGraph],
-        name: str,
-        block: torch.nn.Module,
-        architecture: str,
-        named: Mapping[str, Any],
-        attention: Attention,
-        differing: Differing,
+        self, one: RunBlock, named: Mapping[str, Any], attention: Attention, differing: Differing
     ) -> tuple[KindGraph, Matched] | Refused:
-        """Make the kind of a call that is none of the known ones; its graph is restored, if there is one.
+        """Make the kind of a block's call that is none of the known ones; its graph is restored, if there is one.
 
         One that was restored may tell of the call that it is of yet another kind, whose graph is restored then.
 
         Args:
-            among: the known ones, to which it is added.
-            name: the block's.
+            one: whose known kinds it is added to.
             named: its arguments.
             attention: how the call attends.
         """
         while True:
-            made = self._make(among, name, block, architecture, named, attention, differing)
+            made = self._make(one, named, attention, differing)
             if isinstance(made, Refused):
                 return made
-            chosen = choose(among, named, attention)
+            chosen = choose(one.kinds, named, attention)
             if not isinstance(chosen, Differing) or chosen == differing:
                 return made if isinstance(chosen, Differing) else chosen
             differing = chosen
 
     def _make(
-        self,
-        among: list[KindGraph],
-        name: str,
-        block: torch.nn.Module,
-        architecture: str,
-        named: Mapping[str, Any],
-        attention: Attention,
-        differing: Differing,
+        self, one: RunBlock, named: Mapping[str, Any], attention: Attention, differing: Differing
     ) -> tuple[KindGraph, Matched] | Refused:
         try:
             form, leaves = flatten(named, self._client.packages)
         except UnknownArgumentError as error:
             return Refused(reasons.BlockArgument(str(error)))
-        if len(among) >= MOST_KINDS:
+        if len(one.kinds) >= MOST_KINDS:
             return Refused(reasons.TooManyKinds(MOST_KINDS))
         like = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
         if like is None:
@@ -219,15 +203,16 @@ class Kinds:
         if learned:
             shapes["learned"] = learned
         dtype = str(like.dtype).removeprefix("torch.")
-        request = block_request(self._client, block, architecture, shapes, dtype, like.device)
+        request = block_request(self._client, one.skeleton, one.architecture, shapes, dtype, like.device)
         obtained: LoadedGraph | Refused = request if isinstance(request, Refused) else self._obtained(request)
-        kind = KindGraph(type(block).__name__, form, obtained, self._client.packages, attention, ones, learned)
-        among.insert(0, kind)
+        name = type(one.skeleton).__name__
+        kind = KindGraph(KindOfCall(name, form, tuple(self._client.packages), attention, ones, learned), obtained)
+        one.kinds.insert(0, kind)
         if isinstance(obtained, LoadedGraph):
             self._run.report.blocks.note_graph(obtained, time.perf_counter() - started)
         elif isinstance(request, Request) and obtained.reason == reasons.BlockRecorded():
             options = plain_options(options_of(named))
-            self._pending.append(_Pending(request, kind, among, name, like, options, narrow))
+            self._pending.append(_Pending(request, kind, one.kinds, one.name, like, options, narrow))
         matched = kind.match(named)
         return (kind, matched) if matched is not None else Refused(reasons.UnusualInputs())
 
@@ -262,8 +247,7 @@ class Kinds:
         graphs = obtain_all(requests, client.when_missing, follow)
         seconds = time.perf_counter() - started
         for one, graph in zip(pending, graphs, strict=True):
-            kind = one.kind
-            made = KindGraph(kind.name, kind.form, graph, client.packages, kind.attention, kind.ones, kind.learned)
+            made = KindGraph(one.kind.of, graph)
             one.among[one.among.index(one.kind)] = made
             if one.narrow in one.among and made.serves_all_of(one.narrow):
                 one.among.remove(one.narrow)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,6 +33,19 @@ def shape_policy_of(shapes: Shapes) -> ShapePolicy:
     return lambda any_size: "any size" if any_size and shapes == "any size" else "exact"
 
 
+class Choice(NamedTuple):
+    """What a user has chosen for calls of a component.
+
+    Attributes:
+        backend: its name, or `auto`.
+        when_missing: what to do where there is no graph.
+    """
+
+    backend: str
+    shape_policy: ShapePolicy
+    when_missing: WhenMissing
+
+
 class Component(Dispatcher):
     """The calls of one family for one client. A subclass tells who asks, and what else the client knows."""
 
@@ -45,15 +59,13 @@ class Component(Dispatcher):
         module: torch.nn.Module,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        backend: str,
-        shape_policy: ShapePolicy,
-        when_missing: WhenMissing,
+        choice: Choice,
     ) -> Call | Refused:
         """What to run through a graph for one call of a module that the run has inspected, or why not."""
         inputs = self.family.read(module, args, kwargs)
         if isinstance(inputs, Refused):
             return inputs
-        request = self.request(run, module, inputs, backend, shape_policy)
+        request = self.request(run, module, inputs, choice.backend, choice.shape_policy)
         if isinstance(request, Refused):
             return request
         names = [spec.name for spec in request.shapes.inputs]
@@ -73,7 +85,7 @@ class Component(Dispatcher):
 
             eager = QuantisingEager(eager, exactly, functools.partial(cropped, request.shapes))
         chunk = self.family.chunk if self.family.chunk == 1 or not request.shapes.exact else 0
-        return Call(request, [inputs[name] for name in names], eager, when_missing, chunk)
+        return Call(request, [inputs[name] for name in names], eager, choice.when_missing, chunk)
 
     def request(
         self, run: Run, module: torch.nn.Module, inputs: Tensors, backend: str, shape_policy: ShapePolicy
@@ -100,8 +112,8 @@ class Component(Dispatcher):
                 return Refused(reasons.BackendCannotServe(candidate.name, "quantised weights"))
             skeleton = run.skeleton(module)
             architecture = run.guard.architecture(skeleton)
-            ranged = widest if shapes == "any size" else exact
-            return make_request(self.context(module), skeleton, architecture, candidate, ranged, widest.shapes, main)
+            ranged = widest if shapes == "any size" else replace(exact, widest=widest.shapes)
+            return make_request(self.context(module), skeleton, architecture, candidate, ranged, main)
 
         chosen = backend_choice.choose(backend, main.device, build)
         if isinstance(chosen, Request):

@@ -21,6 +21,7 @@ from ...common import reasons
 from ...common.outputs import Output, is_finite, mapped
 from ...common.reasons import Reason
 from ...common.refused import Refused
+from ..graphs.call_context import CallContext
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..guards import ambient_modes
 from ..obtain.registry import registry
@@ -119,7 +120,7 @@ class Dispatcher(Client):
     def _attempt(
         self, run: Run, prepare: Callable[[], Call | Refused], unchanged: Callable[[], bool] | None
     ) -> Accepted | Changed:
-        """One call by a graph, chunk by chunk. `unchanged`: see `LoadedGraph.call`."""
+        """One call by a graph, chunk by chunk. `unchanged`: see `CallContext`."""
         started = time.perf_counter()
         call = prepare()
         if isinstance(call, Refused):
@@ -140,7 +141,8 @@ class Dispatcher(Client):
                 if isinstance(module, Refused):
                     return module
                 counters = registry().counters
-                result = graph.call(module, inputs, seen.sizes, call.eager, counters, run.held, unchanged=still)
+                context = CallContext(run.held, still)
+                result = graph.call(module, inputs, seen.sizes, call.eager, counters, context)
             if isinstance(result, Changed):
                 return result
             if isinstance(result, Refused):

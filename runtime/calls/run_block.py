@@ -20,6 +20,7 @@ class RunBlock:
 
     Attributes:
         skeleton: the block as graphs are compiled for it.
+        architecture: its digest; empty before the first look.
         kinds: of its structure, the one that was called last first.
         refusal: why no graph serves it now, or None.
         failure: why none does for the rest of the run, or None.
@@ -32,6 +33,7 @@ class RunBlock:
     guard: ModuleGuard
     skeleton: torch.nn.Module
     version: int = 0
+    architecture: str = ""
     kinds: list[KindGraph] = field(default_factory=list)
     refusal: Reason | None = None
     failure: Reason | None = None
@@ -47,4 +49,5 @@ class RunBlock:
         if self.guard.version == self.version and skeleton is self.skeleton:
             return False
         self.version, self.skeleton, self.started = self.guard.version, skeleton, set()
+        self.architecture = self.guard.architecture(skeleton)
         return True

@@ -190,7 +190,7 @@ class BlockRun:
         """Take down what a block is now."""
         with self._lock:
             if one.look(self._client, self._run):
-                one.kinds = self._kinds.of(one.guard.architecture(one.skeleton))
+                one.kinds = self._kinds.of(one.architecture)
 
     # A call of a block --------------------------------------------------------------------------------------
 
@@ -263,13 +263,11 @@ class BlockRun:
         if isinstance(chosen, Differing):
             if not checked:
                 return CHANGED
-            with self._lock:
-                architecture = one.guard.architecture(one.skeleton)
-            chosen = self._kinds.find(one.kinds, one.name, one.skeleton, architecture, named, attention, chosen)
-        return chosen if isinstance(chosen, Refused) else self._serve_by(*chosen, one, named, options, checked)
+            chosen = self._kinds.find(one, named, attention, chosen)
+        return chosen if isinstance(chosen, Refused) else self._serve_by(*chosen, one, options, checked)
 
     def _serve_by(
-        self, kind: KindGraph, matched: Matched, one: RunBlock, named: Mapping[str, Any], options: Any, checked: bool
+        self, kind: KindGraph, matched: Matched, one: RunBlock, options: Any, checked: bool
     ) -> tuple[Any] | Raised | Refused | Changed:
         graph = kind.graph
         if graph is not None and (not checked and id(graph) not in one.started):
@@ -278,31 +276,24 @@ class BlockRun:
         if replaced is not None:
             return Refused(replaced)
         if graph is None or kind.refusal is not None:
-            self._kinds.note(kind, named, matched.leaves)
+            self._kinds.note(kind, matched.named, matched.leaves)
             return Refused(kind.refusal or reasons.NoGraph())
         now = self._weights.refusal or self._client.call_refusal()
         if now is not None:
             return Refused(now)
         placed = self._weights.placed(one.name, one.skeleton, kind.without)
         if placed is not None:
-            return self._run_graph(kind, one, named, options, matched, placed, checked)
+            return self._run_graph(kind, matched, one, options, placed, checked)
         slower = graph.first_use.slower()
         if slower is not None:  # no weights are brought for it
             return Refused(slower)
         with self._weights.brought(one.name, kind.without) as brought:
             if isinstance(brought, Refused):
                 return brought
-            return self._run_graph(kind, one, named, options, matched, brought, checked)
+            return self._run_graph(kind, matched, one, options, brought, checked)
 
     def _run_graph(
-        self,
-        kind: KindGraph,
-        one: RunBlock,
-        named: Mapping[str, Any],
-        options: Any,
-        matched: Matched,
-        brought: Brought,
-        checked: bool,
+        self, kind: KindGraph, matched: Matched, one: RunBlock, options: Any, brought: Brought, checked: bool
     ) -> tuple[Any] | Raised | Refused | Changed:
         """Run the graph of a kind for a block whose weights are on the device."""
         run, graph = self._run, kind.graph
@@ -317,7 +308,7 @@ class BlockRun:
         apart = brought.eager or brought.module
         held, block = (None, apart) if self._weights.by_block else (run.held, one.block)
         unchanged = None if checked else functools.partial(self._is_unchanged, one, graph)
-        call = BlockCall(block, brought.module, named, options, held, exact, unchanged)
+        call = BlockCall(block, brought.module, options, held, exact, unchanged)
         served = kind.serve(call, matched, self._counters, self._client.compared)
         if isinstance(served, tuple):
             run.report.blocks.served(graph, one.name, brought.streamed)

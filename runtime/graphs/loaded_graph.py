@@ -29,6 +29,7 @@ from ..guards import code_guard
 from ..request import Request
 from . import binding, call_thread, out_of_memory
 from .bound_runners import BoundRunner, BoundRunners, run_once
+from .call_context import PLAIN, CallContext
 from .captures import Captures
 from .first_use import CheckFailed, Comparison, FirstUseCheck
 from .graph_options import GraphOptions
@@ -188,10 +189,7 @@ class LoadedGraph:
         sizes: Mapping[str, int],
         eager: Callable[..., Output],
         counters: Counters,
-        held: binding.Held | None = None,
-        compared: Callable[[], contextlib.AbstractContextManager[object]] | None = None,
-        copied: bool = False,
-        unchanged: Callable[[], bool] | None = None,
+        context: CallContext = PLAIN,
     ) -> Result | Refused | Changed:
         """Run an admitted call with the weights `module` has right now.
 
@@ -200,15 +198,8 @@ class LoadedGraph:
             sizes: the values of its named dimensions, or of its rules' symbols.
             eager: the same function of the inputs without a graph, at any size: to compare with at the very first
                 use on this machine and now and then later.
-            held: keeps what the graph reads; None: until this call returns.
-            compared: for a graph that calls functions of others: in what it is run for comparisons, and `eager` as
-                well. Its result is then of another run.
-            copied: whether `inputs` hold copies, which eager's own call would not.
-            unchanged: whether all that the caller has checked is as it was; the weights are checked here. Asked after
-                the launch, while the device computes, where the policy says so and nothing but the device sees the
-                call; else before. None: the caller has just checked.
         """
-        held = held or binding.Held()
+        held, unchanged, compared = context.held or binding.Held(), context.unchanged, context.compared
         with self._lock:
             refusal = self.retired or self.first_use.slower()
             if refusal is not None:
@@ -218,7 +209,7 @@ class LoadedGraph:
                 with self._marked(inputs):
                     bound = self._runners.of(module)
                     due = self.first_use.due(sizes)
-                    spot = not due and self._checks.due(copied)
+                    spot = not due and self._checks.due(context.copied)
                     behind = self._checks_behind and not (due or spot or self.fresh or compared is not None)
                     if unchanged is not None and not behind and not unchanged():
                         return CHANGED

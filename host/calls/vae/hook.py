@@ -26,6 +26,7 @@ from ....common.reasons import Reason
 from ....common.refused import Refused
 from ....graph_cache.model_hash import ModelSource
 from ....runtime.calls import backend_choice
+from ....runtime.calls.component import Choice
 from ....runtime.calls.dispatch import Accepted, Call, count_eager
 from ....runtime.family import Shapes
 from ....runtime.guards.guard_cache import GuardCache
@@ -224,7 +225,7 @@ class VaeHook:
             return decided.why if decided.shapes == "none" else decided.shapes
 
         when_missing = "eager" if chunk.call.tiles else self.options.when_missing
-        call = component.prepared(chunk.run, chunk.module, (x,), {}, self.options.backend, plan, when_missing)
+        call = component.prepared(chunk.run, chunk.module, (x,), {}, Choice(self.options.backend, plan, when_missing))
         if isinstance(call, Refused):
             return call
         request, eager = call.request, call.eager

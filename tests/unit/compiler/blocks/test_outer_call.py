@@ -14,7 +14,7 @@ from onegraph.common.errors import CaptureError, TooSmallError
 from onegraph.compiler.blocks.capture import Settings
 from onegraph.compiler.blocks.kind import KindCalls, capture_kind
 from onegraph.compiler.blocks.other_sizes import Batches
-from onegraph.compiler.blocks.outer_call import OuterCall, repeat
+from onegraph.compiler.blocks.outer_call import OuterCall, Varying, repeat
 from onegraph.compiler.blocks.records import Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.signature.size_one_dims import SizeOneDims
@@ -44,7 +44,7 @@ class Calls(torch.nn.Module):
 def shapes(refused: Any, *given: Any, batches: Batches = "varied", **more: Any) -> Any:
     model = Calls(refused)
     described = json.loads(json.dumps(OuterCall.of(model, given, more).to_json()))
-    made = repeat(model, OuterCall.from_json(described), CPU, Recording(), batches)
+    made = repeat(model, OuterCall.from_json(described), CPU, Recording(), Varying(batches))
     assert made == len(model.shapes)
     return model.shapes
 

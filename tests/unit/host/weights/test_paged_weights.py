@@ -62,7 +62,7 @@ def dynamic(nesting: bool = True) -> tuple[Net, FakeVbar]:
 
 
 def paged(net: Net, vbar: FakeVbar, host: Host, version: int = 1) -> paged_weights.Paged:
-    return paged_weights.Paged(net, version, vbar, torch.device("cpu"), host.cast, host.uncast)
+    return paged_weights.Paged(net, version, vbar, torch.device("cpu"), paged_weights.Casting(host.cast, host.uncast))
 
 
 def test_a_held_model_computes_what_the_host_fills_in() -> None:

@@ -26,9 +26,9 @@ def test_a_kind_that_takes_the_place_of_one_that_waits_knows_its_call(tmp_path: 
     with new_process(tmp_path):
         kinds, guards = Kinds(client, run), GuardCache()
         one = RunBlock("single", block, guards.of(block, client.rules()), block)
-        architecture = one.guard.architecture(block)
-        one.kinds = kinds.of(architecture)
-        first = kinds.find(one.kinds, one.name, block, architecture, named, "captured", Differing())
+        assert one.look(client, run)
+        one.kinds = kinds.of(one.architecture)
+        first = kinds.find(one, named, "captured", Differing())
         assert not isinstance(first, Refused)
         kinds.note(first[0], named, first[1].leaves)
         kinds.instead(one, other)

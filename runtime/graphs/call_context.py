@@ -1,0 +1,32 @@
+"""What a graph's caller knows of a call besides its inputs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .binding import Held
+
+
+@dataclass(frozen=True)
+class CallContext:
+    """What a graph's caller knows of a call.
+
+    Attributes:
+        held: keeps what the graph reads; None: until the call returns.
+        unchanged: whether all that the caller has checked is as it was; the weights are checked by the graph. Asked
+            after the launch, while the device computes, where the policy says so and nothing but the device sees the
+            call; else before. None: the caller has just checked.
+        compared: for a graph that calls functions of others: in what it is run for comparisons, and eager as well. Its
+            result is then of another run.
+        copied: whether the inputs hold copies, which eager's own call would not.
+    """
+
+    held: Held | None = None
+    unchanged: Callable[[], bool] | None = None
+    compared: Callable[[], contextlib.AbstractContextManager[object]] | None = None
+    copied: bool = False
+
+
+PLAIN = CallContext()
