@@ -14,6 +14,8 @@ from ..common import reasons
 from ..common.errors import in_brief
 from ..common.reasons import Reason
 from ..common.refused import Refused
+from ..compiler.blocks.other_sizes import FORWARD
+from ..compiler.blocks.outer_call import ModelCall
 from ..compiler.code.fingerprint import Rules
 from ..runtime.calls.dispatch import count_eager
 from ..runtime.calls.routing import MethodSlot
@@ -43,7 +45,7 @@ class BlockComponent(PipeComponent):
             run.report.call_starts()
             count_eager(run, run.refusal or reasons.NoGraph())
             return original(*args, **kwargs)
-        with run.blocks.call((args, dict(kwargs))):
+        with run.blocks.call(ModelCall(args, dict(kwargs))):
             result = original(*args, **kwargs)
         if run.served:
             self.after_first()
@@ -105,6 +107,8 @@ def _skeleton(module: torch.nn.Module, skeletons: Mapping[torch.nn.Module, torch
 
 class PipeBlockClient:
     """What a run of blocks asks pipelines."""
+
+    entries = FORWARD
 
     def __init__(self, component: BlockComponent, model: torch.nn.Module) -> None:
         self._component_of = weakref.ref(component)

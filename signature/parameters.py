@@ -11,6 +11,7 @@ import torch
 
 from .call_tree import OPTIONS
 from .modulation import GIVEN, giving
+from .views import VIEWED, view_of
 
 _POSITIONAL, _NAMED = "*", "**"  # names of what a function with such parameters is given besides
 _METHOD = "()"  # the name of the method that is called, where it is not `forward`
@@ -86,7 +87,10 @@ def as_call(named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def called(block: torch.nn.Module, named: Mapping[str, Any]) -> Any:
-    """Call a block with what `Parameters.bind` made, by the method of which it is a call."""
+    """Call a block with what `Parameters.bind` or a view made, by the method of which it is a call."""
+    view = view_of(block) if VIEWED in named else None
+    if view is not None:
+        return view.call(block, named)
     args, kwargs = as_call(named)
     with giving(block, named):
         return method_of(type(block), named)(block, *args, **kwargs)

@@ -21,6 +21,7 @@ from .repeats import traced_once
 from .toolchain import Toolchain
 
 _HOPPER = 9  # compute capability of the cards that the choices for attention were measured on
+_CHANNELS_LAST = [4, 0, 3, 2, 1]  # the order of the strides of a video [B, C, T, H, W], the fastest is 0
 _ROUNDING = "emulate_precision_casts"  # of Inductor's options, where this torch has it
 _OF_16_BITS = (torch.float16, torch.bfloat16)
 _LONGEST_ROW = 2048  # elements; see `persistent_rows`
@@ -105,6 +106,7 @@ def compile_settings(device: torch.device) -> Iterator[None]:
             capability = torch.cuda.get_device_capability(device)[0]
             settings.enter_context(own_decompositions(capability))
             settings.enter_context(persistent_rows())
+            settings.enter_context(video_convolutions())
             settings.enter_context(fast_attention(capability))
         yield
 
@@ -154,6 +156,39 @@ def own_decompositions(capability: int) -> Iterator[None]:
         for operation in ours:
             del table[operation]
         table.update(before)
+
+
+@contextlib.contextmanager
+def video_convolutions() -> Iterator[None]:
+    """Have convolutions of videos in 16 bits read and write their channels last while this lasts.
+
+    cuDNN computes them so. Given others it copies what it reads and writes: on an H100, 96 channels of 4 frames of
+    480x832 take 2.3 ms and 586 MiB that way, and 1.8 ms and 146 MiB with the channels last. The compiler's own choice
+    of layouts is for images.
+    """
+    table = require("torch._inductor.lowering.lowerings")
+    require("torch._inductor.kernel.conv")  # which enters its own
+    requires = require("torch._inductor.ir.ExternKernel.require_stride_order")
+    aten = torch.ops.aten
+    usual, cat, permute = (table[one.default] for one in (aten.convolution, aten.cat, aten.permute))
+
+    def joined(tensors: Any, dim: int = 0) -> Any:
+        """Frames before others, which a convolution reads next: where they are put together they have one layout."""
+        if dim != 2 or any(len(one.get_size()) != 5 or one.get_dtype() not in _OF_16_BITS for one in tensors):
+            return cat(tensors, dim)
+        return permute(cat([permute(one, [0, 2, 3, 4, 1]) for one in tensors], 1), [0, 4, 1, 2, 3])
+
+    def convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+                    *more: Any) -> Any:  # fmt: skip
+        if len(x.get_size()) == 5 and x.get_dtype() in _OF_16_BITS and not transposed:
+            x = requires(x, _CHANNELS_LAST)
+        return usual(x, weight, bias, stride, padding, dilation, transposed, *more)
+
+    table.update({aten.convolution.default: convolution, aten.cat.default: joined})
+    try:
+        yield
+    finally:
+        table.update({aten.convolution.default: usual, aten.cat.default: cat})
 
 
 @contextlib.contextmanager

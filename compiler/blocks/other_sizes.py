@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 
@@ -36,6 +36,23 @@ _PIXELS = 8  # of such an image, for each of a latent
 _COLOUR_PATCHES = (16 * 16, 32 * 32)  # pixels of a token of such an image
 
 
+class Scale(NamedTuple):
+    """In which units a model counts, beside a diffusion model of its family.
+
+    Attributes:
+        sides: by which heights and widths are multiplied.
+        frames, more_frames: by which numbers of frames are multiplied, and what is added.
+    """
+
+    sides: float = 1.0
+    frames: int = 1
+    more_frames: int = 0
+
+
+AS_IT_IS = Scale()
+FORWARD: Mapping[str, Scale] = {"forward": AS_IT_IS}  # of models that are called as modules
+
+
 @dataclass(frozen=True)
 class NewSizes:
     """What a call is to have."""
@@ -45,6 +62,11 @@ class NewSizes:
     frames: int
     height: int
     width: int
+
+    def scaled(self, by: Scale) -> NewSizes:
+        """Return the sizes of a call that counts in other units."""
+        height, width = (int(side * by.sides) for side in (self.height, self.width))
+        return replace(self, frames=by.frames * self.frames + by.more_frames, height=height, width=width)
 
 
 def ways(

@@ -26,7 +26,7 @@ log = logging.getLogger("onegraph.compiler")
 
 _Sides: TypeAlias = Literal["all", "longest", "first", "none"]
 _PLAIN = (bool, int, float, str)
-_LEFT_OUT = ("control",)  # residuals are added between blocks
+_LEFT_OUT = ("control", "output_buffer")  # residuals are added between blocks, videos written after them
 _PICTURE = 8  # pixels of a picture that steers a model, for each latent unit
 _MOST_VALUES = 1 << 16  # of a tensor of whole numbers, whose values may decide what a model does
 # Values of timesteps in further calls, None those of the call: a model may have a row for each distinct timestep, and
@@ -36,6 +36,15 @@ _VIDEO = 5  # dimensions
 # Batch, text, frames, height and width of further calls. Their products and sums differ, so that no rule holds by
 # accident; patches of two by two fit into them.
 _SIZES = ((3, 29, 3, 24, 40), (1, 7, 2, 16, 28), (4, 50, 4, 36, 20))
+
+
+class ModelCall(NamedTuple):
+    """A call of a model that shows its blocks' calls, and the scale of further ones."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    method: str = "forward"
+    scale: other_sizes.Scale = other_sizes.AS_IT_IS
 
 
 class Varying(NamedTuple):
@@ -56,36 +65,41 @@ class OuterCall:
         form: of the arguments by name.
         leaves: sizes of tensors (with the values of those of whole numbers, and of timesteps), and numbers.
         options: plain values among the model's options, and dictionaries of such.
+        method: of the model, that is called.
+        scale: of further calls.
     """
 
     form: Form
     leaves: tuple[Any, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
+    method: str = "forward"
+    scale: other_sizes.Scale = other_sizes.AS_IT_IS
 
     @classmethod
-    def of(cls, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OuterCall:
+    def of(cls, model: torch.nn.Module, call: ModelCall) -> OuterCall:
         """Describe a call of a model. What no graph could stand for is left out.
 
         Raises:
             TypeError: the model cannot be called so.
         """
         model_class: Any = type(model)
-        named = parameters_of(model_class).bind(args, kwargs)
+        named = parameters_of(model_class, call.method).bind(call.args, call.kwargs)
         form, leaves = flatten({name: _simple(name, value) for name, value in named.items()})
         options = options_of(named)
         nested = (
             {name: one for name, one in options.items() if _is_plain_dict(one)} if isinstance(options, dict) else {}
         )
-        return cls(form, tuple(map(_described, leaves)), plain_options(options) | nested)
+        return cls(form, tuple(map(_described, leaves)), plain_options(options) | nested, call.method, call.scale)
 
     def to_json(self) -> JSON:
         """Return everything, JSON-ready."""
-        return {"form": call_tree.to_json(self.form), "leaves": [*self.leaves], "options": {**self.options}}
+        return {**vars(self), "form": call_tree.to_json(self.form)}
 
     @classmethod
     def from_json(cls, data: JSON) -> OuterCall:
         """Read what `to_json` made, which comes from this process' own parent."""
-        return cls(call_tree.from_json(data["form"]), tuple(data["leaves"]), data["options"])
+        form, scale = call_tree.from_json(data["form"]), other_sizes.Scale(*data["scale"])
+        return cls(form, tuple(data["leaves"]), data["options"], data["method"], scale)
 
     def others(
         self, device: torch.device, varying: Varying = _VARIED
@@ -97,7 +111,7 @@ class OuterCall:
             main = next((one for one in leaves if isinstance(one, torch.Tensor) and one.ndim >= 3), None)
             if main is None:
                 return
-            sizes = other_sizes.NewSizes(*of_call)
+            sizes = other_sizes.NewSizes(*of_call).scaled(self.scale)
             if varying.frames == "kept" and main.ndim == _VIDEO:
                 sizes = replace(sizes, frames=main.shape[2])
             ways = [
@@ -213,7 +227,7 @@ def repeat(
             try:
                 for _ in range(times):
                     args, kwargs = ways[number]()
-                    type(model).forward(model, *args, **kwargs)
+                    getattr(type(model), call.method)(model, *args, **kwargs)
             except Exception as error:
                 log.debug("no call at other sizes: %s", error)
                 failed.append((before, recorded.mark()))

@@ -17,6 +17,7 @@ from ...signature.modulation import GIVEN, watching
 from ...signature.parameters import called as call_block
 from ...signature.parameters import options_of, parameters_of
 from ...signature.size_rules import Sizes, sizes_of
+from ...signature.views import opened
 from ..code.fingerprint import Rules
 from .repeated import entries_of, structures
 
@@ -131,7 +132,7 @@ def recording(
             if threading.get_ident() != thread or inside:  # what a block's methods call is part of them
                 return getattr(cls, method)(block, *args, **kwargs)
             with contextlib.suppress(TypeError):  # the class's own method says what is wrong
-                named = parameters_of(cls, method).bind(args, kwargs)
+                named = opened(block, parameters_of(cls, method).bind(args, kwargs))
                 if not given:
                     kind = recorded._note(name, structure_of[name], block, named, packages)
             inside.append(block)

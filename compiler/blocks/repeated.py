@@ -9,34 +9,33 @@ from typing import Any
 
 import torch
 
+from ...signature.views import is_holder, view_of
 from ..code.fingerprint import Rules, digest, names_in
 
 
 def repeated_blocks(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """Return the repeated blocks of a model by their names, in order.
 
-    A block has weights and submodules. Lists of single layers are none, and blocks within blocks are parts of them.
+    A block has weights and submodules. Lists of single layers are none, and blocks within blocks are parts of them. One
+    with a view (`signature.views`) is a block wherever it stands.
     """
     return dict(_blocks(model, ""))
 
 
 def _blocks(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
+    classes = [type(one) for one in module.children()] if isinstance(module, torch.nn.ModuleList) else []
+    sequence = isinstance(module, torch.nn.ModuleList | torch.nn.Sequential)
     for name, child in module.named_children():
-        here = f"{path}{name}"
-        if not isinstance(child, torch.nn.ModuleList):
-            yield from _blocks(child, f"{here}.")
-            continue
-        classes = [type(one) for one in child]
-        for number, one in child.named_children():
-            if classes.count(type(one)) > 1 and _is_block(one):
-                yield f"{here}.{number}", one
-            else:
-                yield from _blocks(one, f"{here}.{number}.")
+        repeated = classes.count(type(child)) > 1 or (sequence and view_of(child) is not None)
+        if repeated and _is_block(child):
+            yield f"{path}{name}", child
+        else:
+            yield from _blocks(child, f"{path}{name}.")
 
 
 def _is_block(module: torch.nn.Module) -> bool:
     has_weights = next(module.parameters(), None) is not None
-    return has_weights and next(module.children(), None) is not None
+    return has_weights and next(module.children(), None) is not None and not is_holder(module)
 
 
 def entries_of(block: torch.nn.Module) -> frozenset[str]:

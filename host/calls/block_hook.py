@@ -6,8 +6,8 @@ An APPLY_MODEL wrapper: not all of ComfyUI's diffusion models let DIFFUSION_MODE
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from typing_extensions import override
@@ -16,6 +16,7 @@ from ...common import reasons
 from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.refused import Refused
+from ...compiler.blocks.other_sizes import FORWARD, Scale
 from ...compiler.blocks.repeated import entries_of, repeated_blocks
 from ...compiler.code.fingerprint import Rules
 from ...graph_cache.model_hash import ModelSource
@@ -26,7 +27,7 @@ from ...runtime.calls.session import BlockRun
 from ...runtime.guards.guard_cache import GuardCache
 from ...runtime.guards.module_guard import ModuleGuard
 from ...runtime.obtain.registry import registry
-from ...runtime.request import Request
+from ...runtime.request import Request, WhenMissing
 from ...signature.call_rules import Attention
 from ..capture.attention import ChosenAttention, compared
 from ..comfyui import contract
@@ -42,6 +43,16 @@ if TYPE_CHECKING:
     from ..comfyui.options import ModelNodeOptions
 
 _PREFIX = "diffusion_model."  # of the patcher's keys
+
+
+class BlockOptions(Protocol):
+    """The choices of a node that blocks are compiled by."""
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def when_missing(self) -> WhenMissing: ...
 
 
 class Blocks(HostFamily):
@@ -88,7 +99,7 @@ class BlockHook(SamplingHook):
 
 def preload_blocks(
     component: NodeComponent,
-    options: ModelNodeOptions,
+    options: BlockOptions,
     patcher: Any,
     module: torch.nn.Module,
     prefix: str,
@@ -136,16 +147,19 @@ class HostBlockClient:
 
     Args:
         prefix: of the patcher's keys that belong to the model.
+        entries: see `BlockClient`.
     """
 
     def __init__(
         self,
         component: NodeComponent,
-        options: ModelNodeOptions,
+        options: BlockOptions,
         model: torch.nn.Module,
         prefix: str,
         device: torch.device,
+        entries: Mapping[str, Scale] = FORWARD,
     ) -> None:
+        self.entries = entries
         self.component = component
         self.model = model
         self.backend = options.backend

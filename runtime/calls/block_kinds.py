@@ -17,7 +17,7 @@ from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.refused import Refused
 from ...compiler.blocks.kind import KindCalls
-from ...compiler.blocks.outer_call import OuterCall, plain_options
+from ...compiler.blocks.outer_call import ModelCall, OuterCall, plain_options
 from ...signature.call_rules import Attention
 from ...signature.call_tree import Leaf, UnknownArgumentError, flatten, to_json, watched
 from ...signature.parameters import options_of
@@ -226,7 +226,7 @@ class Kinds:
         refusal = compiles.refusal(request.slot) or compiles.failures.why_not(request)
         return refusal or Refused(reasons.BlockRecorded())
 
-    def compile_pending(self, model: torch.nn.Module, outer: tuple[Sequence[Any], Mapping[str, Any]] | None) -> None:
+    def compile_pending(self, model: torch.nn.Module, outer: ModelCall | None) -> None:
         """Compile the kinds that a call has shown and nobody has. Raises the user's interrupt alone.
 
         Args:
@@ -258,14 +258,14 @@ class Kinds:
         self,
         pending: Sequence[_Pending],
         model: torch.nn.Module,
-        outer: tuple[Sequence[Any], Mapping[str, Any]] | None,
+        outer: ModelCall | None,
     ) -> list[Request] | Reason:
         """What to compile, or why nothing can be. Never raises."""
         client, run = self._client, self._run
         if outer is None:
             return reasons.OuterReplaced(type(model).__name__)
         try:
-            described = OuterCall.of(model, *outer)
+            described = OuterCall.of(model, outer)
             skeleton = run.skeleton(model)
             requests: list[Request] = []
             for one in pending:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
 from ...common.reasons import Reason
 from ...common.refused import Refused
+from ...compiler.blocks.other_sizes import Scale
 from ...compiler.code.fingerprint import Rules
 from ...compiler.process.progress import Progress
 from ...signature.call_rules import Attention
@@ -39,9 +40,11 @@ class BlockClient(Protocol):
         model: whose blocks they are.
         packages: whose objects blocks' arguments are taken apart by.
         backend: its name, or `auto`.
+        entries: the model's methods that call its blocks, and the scale of further calls of them.
     """
 
     packages: tuple[str, ...]
+    entries: Mapping[str, Scale]
     backend: str
     when_missing: WhenMissing
 

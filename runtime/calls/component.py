@@ -29,7 +29,11 @@ ShapePolicy = Callable[[bool], Shapes | Reason]
 
 
 def shape_policy_of(shapes: Shapes) -> ShapePolicy:
-    """The policy of a user who has chosen for which sizes graphs are: any size, where the backend has such graphs."""
+    """Return the policy of a user who has chosen for which sizes graphs are.
+
+    >>> [shape_policy_of(chosen)(has_any_size) for chosen in ("any size", "exact") for has_any_size in (True, False)]
+    ['any size', 'exact', 'exact', 'exact']
+    """
     return lambda any_size: "any size" if any_size and shapes == "any size" else "exact"
 
 

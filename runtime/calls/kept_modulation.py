@@ -24,6 +24,7 @@ from ...signature.call_rules import Attention
 from ...signature.call_tree import OPTIONS, Form, UnknownArgumentError, flatten, is_function, rebuild
 from ...signature.modulation import GIVEN, Given, watching
 from ...signature.parameters import parameters_of
+from ...signature.views import view_of
 from ..obtain.registry import Registry, registry
 from .client import BlockClient
 from .look_ahead import LookAhead
@@ -220,6 +221,7 @@ class KeptModulation:
         self._read.clear()  # whatever runs may write to it
         source, packages, found = self._source, self._client.packages, Watching()
         recorded = source is not None and reason == reasons.BlockRecorded() and method == "forward"
+        recorded = recorded and view_of(one.block) is None
         architecture = one.guard.architecture(one.skeleton) if recorded else ""
         if source is None or not recorded or architecture in self._known:
             yield found

@@ -18,10 +18,12 @@ from ...common.errors import in_brief
 from ...common.reasons import Reason
 from ...common.refused import Refused
 from ...common.torch_private import hook_tables, is_compiled_by_torch
+from ...compiler.blocks.outer_call import ModelCall
 from ...compiler.blocks.repeated import repeated_blocks
 from ...signature.call_rules import Attention
 from ...signature.call_tree import OPTIONS
 from ...signature.parameters import options_of, parameters_of
+from ...signature.views import closed, opened
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..guards import ambient_modes, code_guard
 from ..guards.guard_cache import GuardCache
@@ -66,7 +68,7 @@ class BlockRun:
         self._lock = threading.RLock() if lock is None else lock
         self._kinds = Kinds(client, run)
         self._modulation = KeptModulation(client)
-        self._outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._outer: ModelCall | None = None
         self._counters = registry().counters
         self._moment = object()  # of a call of the model
         self._called = False
@@ -96,7 +98,7 @@ class BlockRun:
     # A call of the model ------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def call(self, outer: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> Iterator[None]:
+    def call(self, outer: ModelCall | None = None) -> Iterator[None]:
         """While this lasts, a call of the model is served. Never raises of itself, but for the user's interrupt.
 
         Args:
@@ -141,6 +143,10 @@ class BlockRun:
         report.blocks.eager += self._eager
         report.blocks.modulation = self._modulation.counts
 
+    def show(self, outer: ModelCall) -> None:
+        """Take down what the model is called with, while a call of it is served."""
+        self._outer = self._outer or outer
+
     def _prepare(self, lasting: contextlib.ExitStack) -> None:
         """Have the weights where graphs read them, and blocks' calls come here, as long as `lasting` does."""
         model = self._model()
@@ -161,7 +167,8 @@ class BlockRun:
                 for slot in (one for one in methods if one.is_taken):
                     source = code_guard.custom_node(slot.table[slot.name])
                     self._eager[reasons.BlockReplaced(one.name, source)] += 1
-        lasting.enter_context(routed([*slots, (model, [own_slot(model)])], self))
+        entries = [(model, [own_slot(model, name)]) for name in self._client.entries]  # within which blocks are routed
+        lasting.enter_context(routed([*slots, *entries], self))
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
@@ -199,9 +206,9 @@ class BlockRun:
         one = self._blocks.get(id(block))
         if one is None:
             if self._outer is None and block is self._model():
-                self._outer = args, kwargs
+                self.show(ModelCall(args, kwargs, method, self._client.entries[method]))
                 self._look_ahead(block, args, kwargs)
-            return type(block).forward(block, *args, **kwargs)
+            return getattr(type(block), method)(block, *args, **kwargs)
         attempt = functools.partial(self._serve, one, method, args, kwargs)
         served: tuple[Any] | Raised | Refused = serve(attempt, one.served and not self._weights.by_block)
         if isinstance(served, Failed):
@@ -240,7 +247,8 @@ class BlockRun:
             return Refused(refusal)
         try:
             cls: Any = type(one.block)
-            named = parameters_of(cls, method).bind(args, kwargs)
+            bound = parameters_of(cls, method).bind(args, kwargs)
+            named = opened(one.block, bound)
         except TypeError:  # the class's own method says what is wrong
             return Refused(reasons.UnusualInputs())
         tensors = [value for value in named.values() if isinstance(value, torch.Tensor)]
@@ -252,8 +260,8 @@ class BlockRun:
         given = self._modulation.given(one, method, named, attention, options)
         served = given if isinstance(given, Refused) else self._serve_kind(one, given, attention, options, checked)
         if isinstance(served, Refused) and given is not named and self._modulation.gave_up(one):
-            return self._serve_kind(one, named, attention, options, checked)
-        return served
+            served = self._serve_kind(one, named, attention, options, checked)
+        return (closed(one.block, bound, served[0]),) if isinstance(served, tuple) else served
 
     def _serve_kind(
         self, one: RunBlock, named: Mapping[str, Any], attention: Attention, options: Any, checked: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ class VaeCall:
         run: from the first call of the proxy on.
         decisions: of the rule, by whether the backend has graphs for any size.
         finite: for tiles, the requests by key digest, each with a flag on the device: were all its results finite?
+        by_blocks: whether the run is one of blocks, which `lasting` has served.
         rerun: set while tiles whose graph gave values that are not finite run once more, without it.
     """
 
@@ -33,6 +35,8 @@ class VaeCall:
     vae: Any
     tiles: bool
     run: HostRun | None = None
+    by_blocks: bool = False
+    lasting: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     decisions: dict[bool, ResolutionDecision] = field(default_factory=dict)
     finite: Flags = field(default_factory=dict)
     rerun: EagerRerun | None = None

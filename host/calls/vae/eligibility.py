@@ -12,6 +12,7 @@ import torch
 from ....common import reasons
 from ....common.errors import in_brief
 from ....common.reasons import Reason
+from ....compiler.blocks.repeated import repeated_blocks
 from ...families import Half, VaeHalf, half_of
 from ...families.vae import HALVES, Layout
 from ...weights import paged_weights
@@ -24,8 +25,14 @@ _PREFIXES = ("first_stage_model.", "vae.", "")  # of a VAE's weights in a checkp
 
 
 def halves_of(vae: Any) -> Mapping[Half, VaeHalf] | Reason:
-    """The families of both halves of a VAE, or why it passes through unchanged."""
+    """The families of both halves of a VAE; none: its blocks are compiled. Or why it passes through unchanged."""
     module: Any = plain(getattr(vae, "first_stage_model", None))
+    found = _families(vae, module)
+    by_blocks = getattr(vae, "latent_dim", 2) == 3 and isinstance(module, torch.nn.Module) and repeated_blocks(module)
+    return {} if isinstance(found, Reason) and by_blocks else found
+
+
+def _families(vae: Any, module: Any) -> Mapping[Half, VaeHalf] | Reason:
     name, dims = type(module).__name__, getattr(vae, "latent_dim", 2)
     if getattr(vae, "handles_tiling", False) or getattr(module, "comfy_has_chunked_io", False):
         return reasons.OwnTiling(name)

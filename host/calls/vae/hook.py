@@ -37,6 +37,7 @@ from ...families import Half, VaeHalf
 from ..component import NodeComponent, eager_text, wait_for
 from ..module_proxy import plain, stand_in
 from ..run import HostRun, start_run
+from .by_blocks import VaeBlocks
 from .call import Chunk, EagerRerun, Served, VaeCall, call_bytes, resolve_not_finite
 from .eligibility import changed, halves_of, has_encoder, replaced
 from .finite import gather, not_finite, random_state, recomputed_in_float32, set_random_state
@@ -69,6 +70,7 @@ class VaeHook:
         self._source = source
         self._halves = halves
         self._components = {part: NodeComponent(family, node_id, source, part) for part, family in halves.items()}
+        self._blocks = VaeBlocks(options, node_id, source)
         self._has_encoder = has_encoder(source.path)
         self._guards = GuardCache()
         self._active = threading.local()
@@ -88,6 +90,8 @@ class VaeHook:
             if self._chosen(part) and self._halves[part].refusal(module) is None:
                 examples = functools.partial(component.family.examples, module, vae, dynprompt)
                 component.preload(vae.patcher, module, self.options.backend, examples, self._guards)
+        if self.options.parts != "encoder":
+            self._blocks.preload(vae, module)
 
     # The call from outside ----------------------------------------------------------------------------------
 
@@ -135,13 +139,18 @@ class VaeHook:
         another = getattr(self._active, "call", None)  # of a copy of the VAE, which has the same hook
         call = self._active.call = VaeCall(part, vae, tiles == "tiles")
         try:
-            yield call
+            with call.lasting:
+                if part not in self._halves and self._chosen(part):  # of whose calls not all come to the proxy
+                    self._blocks.begin(call, plain(vae.first_stage_model))
+                yield call
             if call.run is None and self._chosen(part):
                 call.run = HostRun(patcher=getattr(vae, "patcher", None))
                 count_eager(call.run, replaced(part, vae))
         finally:
             self._active.call = another
-            if call.run is not None:
+            if call.by_blocks:
+                self._blocks.finish(call)
+            elif call.run is not None:
                 self._components[part].finish(call.run)
 
     def _current(self, vae: Any) -> VaeCall | None:
@@ -172,33 +181,43 @@ class VaeHook:
 
     # One chunk or tile --------------------------------------------------------------------------------------
 
-    def _asked(self, part: Half, module: torch.nn.Module) -> tuple[VaeCall, HostRun] | None:
-        """The call that the proxy is in, if its part is one to compile."""
+    def _asked(
+        self, part: Half, module: torch.nn.Module, x: torch.Tensor | None = None
+    ) -> tuple[VaeCall, HostRun] | None:
+        """The call that the proxy is in, if its part is one to compile. `x`: what the module is called with."""
         call: VaeCall | None = getattr(self._active, "call", None)
         if call is None or call.part != part or not self._chosen(part):
             return None
         if call.run is None:
             patcher = call.vae.patcher
-            call.run = start_run(patcher, module, "", self._guards)
-            call.run.refusal = call.run.refusal or changed(patcher, module, self._halves[part])
+            if x is not None and self._blocks.serves(module, x):
+                self._blocks.begin(call, module)
+            else:
+                call.run = start_run(patcher, module, "", self._guards)
+                call.run.refusal = call.run.refusal or changed(patcher, module, self._halves[part])
+        assert call.run is not None
         return call, call.run
 
     def regularization(self, module: torch.nn.Module) -> Any:
         """What follows an encoder's graph and is the host's own; None: nothing does."""
         return self._halves["encoder"].regularization(module)
 
-    def count_bypassed(self, part: Half, module: torch.nn.Module, reason: Reason) -> None:
+    def bypassed(self, part: Half, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """The proxy was called in a way that only the module itself knows."""
         asked = self._asked(part, module)
-        if asked is not None:
-            count_eager(asked[1], reason)
+        if asked is not None and asked[0].by_blocks:
+            self._blocks.show(asked[0], args, kwargs)
+        elif asked is not None:
+            count_eager(asked[1], reasons.VaeOptions("decode" if part == "decoder" else "encode"))
 
     def serve(
         self, part: Half, module: torch.nn.Module, x: torch.Tensor, class_method: Callable[[torch.Tensor], Any]
     ) -> Served:
         """What the proxy's decode and encode return: from a graph, else from `class_method`, image by image."""
-        asked = self._asked(part, module)
-        if asked is None:
+        asked = self._asked(part, module, x)
+        if asked is not None and asked[0].by_blocks:
+            self._blocks.show(asked[0], (x,), {})
+        if asked is None or asked[0].by_blocks:
             return Served(class_method(x), whole=True)
         call, run = asked
         run.call_bytes = run.call_bytes or call_bytes(part, call.vae, x)
@@ -303,7 +322,7 @@ def compile_vae(
         return plain_vae, eager_text(halves)
     chosen = [family for part, family in halves.items() if options.parts in (part, "both")]
     refusals = [family.refusal(plain_vae.first_stage_model) for family in chosen]
-    if refusals[0] is not None and None not in refusals:
+    if refusals and refusals[0] is not None and None not in refusals:
         return plain_vae, eager_text(refusals[0])
     source = model_source.source_of(plain_vae.patcher, plain_vae.first_stage_model, dynprompt, node_id)
     hook = VaeHook(halves, options, node_id, source)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 import torch
 
-from ....common import reasons
-from ....common.reasons import Reason
 from ...families import Half
 from ..module_proxy import ModuleProxy
 from .call import Served
@@ -24,8 +22,8 @@ class Hook(Protocol):
     ) -> Served:
         """A decode or encode, through a graph where one serves the call, else by `class_method`."""
 
-    def count_bypassed(self, part: Half, module: torch.nn.Module, reason: Reason) -> None:
-        """Count a call that only the module itself knows how to make."""
+    def bypassed(self, part: Half, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """The proxy was called with these arguments, in a way that only the module itself knows."""
 
     def regularization(self, module: torch.nn.Module) -> Any:
         """What follows an encoder's graph; None: nothing does."""
@@ -49,7 +47,7 @@ class VaeProxy(ModuleProxy):
         # Of the class: the module may hold a replacement that ends up here again.
         class_method = functools.partial(_module_class(self).decode, module)
         if args or kwargs:
-            self.onegraph_hook.count_bypassed("decoder", module, reasons.VaeOptions("decode"))
+            self.onegraph_hook.bypassed("decoder", module, (z, *args), kwargs)
             return class_method(z, *args, **kwargs)
         return self.onegraph_hook.serve("decoder", module, z, class_method).tensor
 
@@ -58,7 +56,7 @@ class VaeProxy(ModuleProxy):
         module = self.onegraph_module
         class_method = functools.partial(_module_class(self).encode, module)
         if args or kwargs:
-            self.onegraph_hook.count_bypassed("encoder", module, reasons.VaeOptions("encode"))
+            self.onegraph_hook.bypassed("encoder", module, (x, *args), kwargs)
             return class_method(x, *args, **kwargs)
         served = self.onegraph_hook.serve("encoder", module, x, class_method)
         regularization = None if served.whole else self.onegraph_hook.regularization(module)

@@ -10,7 +10,7 @@ import torch
 from support.models import dits
 from support.scenes.sampling import Sampling
 
-from onegraph.compiler.blocks.outer_call import OuterCall, repeat
+from onegraph.compiler.blocks.outer_call import ModelCall, OuterCall, repeat
 from onegraph.compiler.blocks.records import recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.compiler.code.fingerprint import Rules
@@ -69,7 +69,7 @@ def test_later_steps_and_other_sizes_are_admitted(name: str, monkeypatch: pytest
     first: list[OuterCall] = []
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        first.append(OuterCall.of(model, args, kwargs))
+        first.append(OuterCall.of(model, ModelCall(args, kwargs)))
         return type(model).forward(model, *args, **kwargs)
 
     monkeypatch.setattr(model, "forward", forward, raising=False)

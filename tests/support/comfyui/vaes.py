@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from headless import models
@@ -34,6 +36,23 @@ _WAN: dict[str, Any] = {
     "dropout": 0.0,
 }
 _DETECTED = "taesd_decoder.1.weight"  # by which ComfyUI recognises the smallest of its VAEs
+_LTX_HOME = "comfy.ldm.lightricks.vae.causal_video_autoencoder"
+_LTX: dict[str, Any] = {
+    "dims": 3,
+    "latent_channels": 128,
+    "encoder_blocks": [["res_x", {"num_layers": 2}], ["compress_all_res", {"multiplier": 2}], ["res_x", 1]],
+    "decoder_blocks": [["res_x", 2], ["compress_all", {"residual": True, "multiplier": 2}], ["res_x", 1]],
+    "encoder_base_channels": 16,
+    "decoder_base_channels": 16,
+    "norm_layer": "pixel_norm",
+    "patch_size": 4,
+    "latent_log_var": "uniform",
+}
+_COSMOS: dict[str, Any] = {
+    "z_channels": 16, "latent_channels": 16, "z_factor": 1, "resolution": 64, "in_channels": 3, "out_channels": 3,
+    "channels": 16, "channels_mult": [2, 4, 4], "num_res_blocks": 2, "attn_resolutions": [32], "dropout": 0.0,
+    "patch_size": 4, "num_groups": 1, "temporal_compression": 8, "spacial_compression": 8,
+}  # fmt: skip
 _HUNYUAN: dict[str, Any] = {"in_channels": 3, "out_channels": 3, "num_res_blocks": 1}
 
 
@@ -51,14 +70,14 @@ def _image_engine(**config: Any) -> Any:
     return _engine({**_KL, **config}, f"{_BLOCKS}.Decoder", f"{_BLOCKS}.Encoder")
 
 
-def _kl(**config: Any) -> Any:
+def kl(**config: Any) -> Any:
     from comfy.ldm.models.autoencoder import AutoencoderKL
 
     made = {**_KL, **config}
     return AutoencoderKL(ddconfig=made, embed_dim=made["z_channels"])
 
 
-def _hunyuan(name: str, **config: Any) -> Any:
+def hunyuan(name: str, **config: Any) -> Any:
     home = f"comfy.ldm.hunyuan_video.{name}"
     return _engine({**_HUNYUAN, **config}, f"{home}.Decoder", f"{home}.Encoder")
 
@@ -66,6 +85,16 @@ def _hunyuan(name: str, **config: Any) -> Any:
 def _made(path: str, **config: Any) -> Any:
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)(**config)
+
+
+def _h3() -> Any:
+    """With two of the decoder's 36 blocks, which its class does not let one choose."""
+    import comfy.ldm.minimax.vae as home
+
+    decoder = functools.partial(home.ViT3DDecoder, num_layers=2, heads=2, dim_head=32, num_register_tokens=2)
+    sizes = {"space_down": (2, 2), "time_down": (2, 2), "ch_mult": (1, 2), "num_res_blocks": 2}
+    with mock.patch.object(home, "ViT3DDecoder", decoder):
+        return home.MiniMaxH3VideoVAE(ch=32, tile_size=32, tile_overlap_min=8, **sizes)
 
 
 @dataclass(frozen=True)
@@ -77,20 +106,24 @@ class Small:
         pixels: of an image per latent unit.
         channels: of its latents.
         dims: of these: 2 or 3.
+        frames: of a video per latent one.
+        tiles: whether the VAE tiles its own work.
     """
 
     make: Callable[[], Any]
     pixels: int = 2
     channels: int = 16
     dims: int = 2
+    frames: int = 2
+    tiles: bool = False
 
 
 VAES: Mapping[str, Small] = {
     "flux": Small(_image_engine),
-    "sd 3": Small(_kl),
-    "flux.2": Small(lambda: _kl(z_channels=32, batch_norm_latent=True), pixels=4, channels=128),
+    "sd 3": Small(kl),
+    "flux.2": Small(lambda: kl(z_channels=32, batch_norm_latent=True), pixels=4, channels=128),
     "hunyuan image": Small(
-        lambda: _hunyuan("vae", z_channels=32, block_out_channels=[32, 64], ffactor_spatial=2), channels=32
+        lambda: hunyuan("vae", z_channels=32, block_out_channels=[32, 64], ffactor_spatial=2), channels=32
     ),
     "taesd flux": Small(lambda: _made("comfy.taesd.taesd.TAESD", latent_channels=16), pixels=8),
     "taesd flux.2": Small(lambda: _made("comfy.taesd.taesd.TAESD", latent_channels=128), pixels=16, channels=128),
@@ -105,33 +138,44 @@ VAES: Mapping[str, Small] = {
         channels=48,
         dims=3,
     ),
-    "hunyuan video": Small(lambda: _kl(conv3d=True, time_compress=2), dims=3),
+    "hunyuan video": Small(lambda: kl(conv3d=True, time_compress=2), dims=3),
     "hunyuan video 1.5": Small(
-        lambda: _hunyuan(
+        lambda: hunyuan(
             "vae_refiner", z_channels=32, block_out_channels=[32, 64], ffactor_spatial=2, ffactor_temporal=2
         ),
         channels=32,
         dims=3,
     ),
+    "ltx": Small(lambda: _made(f"{_LTX_HOME}.VideoVAE", config=_LTX), pixels=8, channels=128, dims=3),
+    "cosmos": Small(
+        lambda: _made("comfy.ldm.cosmos.vae.CausalContinuousVideoTokenizer", **_COSMOS), pixels=8, dims=3, frames=8
+    ),
+    "minimax h3": Small(_h3, pixels=4, channels=24, dims=3, frames=4, tiles=True),
 }
 
 
 def load(name: str, seed: int = 5) -> Any:
     """One of the VAEs in float32, as ComfyUI's VAE object."""
-    import comfy.sd
-
     small = VAES[name]
     module = small.make()
+    return held(module, small, _weights(module, seed), torch.float32)
+
+
+def held(module: torch.nn.Module, small: Small, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Any:
+    """ComfyUI's VAE object of a module."""
+    import comfy.sd
+
     with _detected_as(module):
-        state = {_DETECTED: torch.zeros(1, small.channels), **_weights(module, seed)}
-        vae = comfy.sd.VAE(sd=state, dtype=torch.float32)
+        vae = comfy.sd.VAE(sd={_DETECTED: torch.zeros(1, small.channels), **weights}, dtype=dtype)
     vae.latent_channels, vae.latent_dim = small.channels, small.dims
+    vae.handles_tiling = small.tiles
     if small.dims == 2:
         vae.downscale_ratio = vae.upscale_ratio = small.pixels
     else:
-        vae.upscale_ratio = (lambda a: max(0, a * 4 - 3), small.pixels, small.pixels)
-        vae.downscale_ratio = (lambda a: max(0, (a + 3) // 4), small.pixels, small.pixels)
-        vae.upscale_index_formula = vae.downscale_index_formula = (4, small.pixels, small.pixels)
+        times = small.frames
+        vae.upscale_ratio = (lambda a: max(0, a * times - times + 1), small.pixels, small.pixels)
+        vae.downscale_ratio = (lambda a: max(0, (a + times - 1) // times), small.pixels, small.pixels)
+        vae.upscale_index_formula = vae.downscale_index_formula = (times, small.pixels, small.pixels)
     return vae
 
 

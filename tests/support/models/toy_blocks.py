@@ -10,6 +10,7 @@ import torch
 
 from onegraph.common.reasons import Reason
 from onegraph.compiler.blocks.capture import Settings
+from onegraph.compiler.blocks.other_sizes import FORWARD
 from onegraph.compiler.blocks.repeated import entries_of
 from onegraph.compiler.code.fingerprint import Rules
 from onegraph.compiler.process import job
@@ -140,6 +141,7 @@ class Client:
     """Who calls the toy. Its weights are where they are, and nobody changes them."""
 
     packages = ("support",)
+    entries = FORWARD
     backend = "inductor"
     worker = __name__
     environment = "toy"

@@ -196,3 +196,12 @@ def test_commands_on_files_load_no_torch(command: list[str], store: Store) -> No
         [sys.executable, "-c", program, *command], capture_output=True, text=True, check=True, env=environment
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_file_is_taken_and_an_empty_one_refused(store: Store, tmp_path: Path) -> None:
+    given = tmp_path / "workflow.json"
+    given.write_text("{}")
+    assert onegraph(store, "insert", given).exit_code == 1  # it was read: nothing in it loads a model
+    given.write_text("")
+    done = onegraph(store, "insert", given)
+    assert done.exit_code == 2 and "is empty" in done.output

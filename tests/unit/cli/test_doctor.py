@@ -35,6 +35,16 @@ def test_doctor_tells_that_torch_is_missing(python: Path, tmp_path: Path) -> Non
     found = json.loads(onegraph(python, tmp_path, "doctor", "--json").stdout)["findings"]
     assert {one["what"]: one["state"] for one in found if one["state"] == "problem"} == {"torch": "problem"}
     assert {"torch", "signing key", "budget"} <= {one["what"] for one in found}
+    assert "graph folder" not in {one["what"] for one in found}
+
+
+def test_doctor_tells_where_graphs_are_loaded_from_where_others_may_write(python: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o777)
+    found = json.loads(onegraph(python, home, "doctor", "--json").stdout)["findings"]
+    (note,) = [one for one in found if one["what"] == "graph folder"]
+    assert note["state"] == "note" and note["text"].startswith("others may write the graph folder")
 
 
 def test_commands_that_need_torch_say_so(python: Path, tmp_path: Path) -> None:

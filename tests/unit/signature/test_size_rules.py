@@ -35,6 +35,8 @@ def test_what_the_records_show() -> None:
     assert RULES.rules[3, 1] == Rule("sum", 0, (1, 2))
     assert RULES.rules[4, 0] == Rule("multiple", 2, (0,))
     assert not RULES.varies(0, 2) and RULES.varies(3, 1)
+    longer = SizeRules.infer([((size,), (size + 3,)) for size in (4, 9)])
+    assert longer.rules[1, 0] == Rule("offset", 3, (0,))
 
 
 @settings(max_examples=150, deadline=None)

@@ -118,3 +118,19 @@ def test_triton_is_not_read_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     with settings.without_triton_digest():
         codecache.PersistentCache()
     assert codecache.CacheBase.get_system is before
+
+
+@pytest.mark.parametrize(("by_way_of", "rounds"), [(torch.bfloat16, True), (torch.float64, False)])
+def test_a_model_of_32_bits_that_rounds_to_16_is_rounded_where_it_says(by_way_of: torch.dtype, rounds: bool) -> None:
+    from onegraph.backends.inductor import settings
+
+    class Rounding(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.weight * x.to(by_way_of).float()
+
+    program = torch.export.export(Rounding(), (torch.ones(4),))
+    assert settings.own_rounding(program) == ({"emulate_precision_casts": True} if rounds else {})

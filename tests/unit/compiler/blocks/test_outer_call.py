@@ -14,7 +14,7 @@ from onegraph.common.errors import CaptureError, TooSmallError
 from onegraph.compiler.blocks.capture import Settings
 from onegraph.compiler.blocks.kind import KindCalls, capture_kind
 from onegraph.compiler.blocks.other_sizes import Batches
-from onegraph.compiler.blocks.outer_call import OuterCall, Varying, repeat
+from onegraph.compiler.blocks.outer_call import ModelCall, OuterCall, Varying, repeat
 from onegraph.compiler.blocks.records import Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.signature.size_one_dims import SizeOneDims
@@ -43,7 +43,7 @@ class Calls(torch.nn.Module):
 
 def shapes(refused: Any, *given: Any, batches: Batches = "varied", **more: Any) -> Any:
     model = Calls(refused)
-    described = json.loads(json.dumps(OuterCall.of(model, given, more).to_json()))
+    described = json.loads(json.dumps(OuterCall.of(model, ModelCall(given, more)).to_json()))
     made = repeat(model, OuterCall.from_json(described), CPU, Recording(), Varying(batches))
     assert made == len(model.shapes)
     return model.shapes
@@ -104,9 +104,8 @@ def test_a_model_that_takes_nothing_else_shows_nothing() -> None:
 
 
 def test_whole_numbers_keep_their_values() -> None:
-    called = OuterCall.of(
-        Calls(None), (torch.ones(1, 4, 8), torch.tensor([3, 5]), torch.rand(1, 2, 3)), {"frame_rate": 25}
-    )
+    given = torch.ones(1, 4, 8), torch.tensor([3, 5]), torch.rand(1, 2, 3)
+    called = OuterCall.of(Calls(None), ModelCall(given, {"frame_rate": 25}))
     assert called.leaves == ([[1, 4, 8], None], [[2], [3, 5]], [[1, 2, 3], None], 25)
 
 
@@ -118,7 +117,7 @@ def test_timesteps_are_the_calls_and_others() -> None:
         def forward(self, x: Any, timesteps: Any) -> None:
             times.append(float(timesteps[0]))
 
-    outer = OuterCall.of(Timed(), (torch.ones(1, 16, 8, 12), torch.tensor([937.5])), {})
+    outer = OuterCall.of(Timed(), ModelCall((torch.ones(1, 16, 8, 12), torch.tensor([937.5])), {}))
     assert repeat(Timed(), OuterCall.from_json(json.loads(json.dumps(outer.to_json()))), CPU, Recording()) == 3
     assert times[0] == 937.5 and len({*times}) == 3
 
@@ -137,7 +136,7 @@ def test_what_belongs_to_the_image_keeps_to_its_sides() -> None:
 
     given = ((1, 16, 3, 16, 24), (1, 2, 96, 3, 16, 24), (1, 16, 3, 8, 12), (1, 28, 4, 16, 24), (1, 16, 20, 22))
     model = Model()
-    outer = OuterCall.of(model, (*(torch.ones(shape) for shape in given), 20), {})
+    outer = OuterCall.of(model, ModelCall((*(torch.ones(shape) for shape in given), 20), {}))
     assert repeat(model, outer, CPU, Recording()) == 3
     assert all(len({*column}) == 3 for column in zip(*shapes, strict=True))
 
@@ -149,7 +148,7 @@ def kind(model: toy_blocks.Model, sizes: tuple[int, int, int, int] = CALL) -> Ki
     one = found.kinds[0]
     settings = {"device": "off", "scale": 0.5}
     options = {"heads": 2, "patches": {"x": [print]}, "cache": settings, "mixed": {"kept": settings}, "none": {}}
-    outer = OuterCall.of(model, inputs, {"transformer_options": options})
+    outer = OuterCall.of(model, ModelCall(inputs, {"transformer_options": options}))
     assert outer.options == {"heads": 2, "cache": settings}
     made = KindCalls(one.names[0], one.form, tuple(one.records), outer, {}, ("support",))
     return KindCalls.from_json(json.loads(json.dumps(made.to_json())))

@@ -76,7 +76,17 @@ def test_what_is_not_loaded_says_why(store: Store, three: list[Entry]) -> None:
 def test_another_key_or_publisher_has_all_judged_anew(store: Store, three: list[Entry]) -> None:
     assert {one.facts.code for one in store.disk.entries()} == {""}
     (store.home / "signing.key").write_bytes(32 * b"x")
-    assert {one.facts.code for one in store.disk.entries()} == {"wrong_signature"}
+    found = store.disk.entries()
+    assert {one.facts.code for one in found} == {"wrong_signature"}
+    assert all(one.facts.label for one in found)  # what a stranger's manifest says is shown
+
+
+def test_a_strangers_manifest_that_is_large_is_not_parsed(
+    store: Store, three: list[Entry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_MOST_OF_OTHERS", 10)
+    (store.home / "signing.key").write_bytes(32 * b"x")
+    assert {one.facts.label for one in store.disk.entries()} == {""}
 
 
 def test_files_that_go_while_they_are_counted_count_as_nothing(

@@ -1,0 +1,24 @@
+"""The blocks of ComfyUI's video VAEs that keep frames of one chunk for the next, each family in its own way."""
+
+from __future__ import annotations
+
+import torch
+
+from ...signature import views
+
+
+def register() -> None:
+    """Have these blocks compiled."""
+    for module in ("comfy.ldm.wan.vae", "comfy.ldm.wan.vae2_2"):  # two convolutions of three frames each
+        views.register(f"{module}:ResidualBlock", views.Places(2, 2, "feat_cache", "feat_idx"))
+    carried = views.Carried(2, "conv_carry_in", "conv_carry_out")
+    views.register("comfy.ldm.modules.diffusionmodules.model:ResnetBlock", carried)
+    module = "comfy.ldm.lightricks.vae.causal_video_autoencoder"
+    views.register(f"{module}:ResnetBlock3D", views.OfThread("temporal_cache_state"))
+    for name in ("UNetMidBlock3D", "DepthToSpaceUpsample", "SpaceToDepthDownsample"):
+        views.register_holder(f"{module}:{name}")
+
+
+def frames_of(x: torch.Tensor) -> int:
+    """How many frames latents or pixels have; 1: it is an image."""
+    return x.shape[2] if x.ndim == 5 else 1

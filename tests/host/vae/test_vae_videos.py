@@ -1,0 +1,108 @@
+"""Video VAEs of ComfyUI's own classes, small: their frames are eager's, their blocks' graphs serve all sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.comfyui import vaes
+from support.scenes.nodes import NODE, compiled_vae, told
+from support.scenes.process import new_process
+
+from onegraph.runtime.counters import Counters
+from onegraph.runtime.graphs.faithfulness import relative_l2
+
+pytestmark = pytest.mark.usefixtures("inference")
+SAME = 1e-5  # relative L2
+VIDEOS = [name for name, small in vaes.VAES.items() if small.dims == 3]
+QUICK = ("minimax h3",)  # of which `make test` compiles the decoder: one kind of block
+ALL = [pytest.param(name, marks=() if name in QUICK else pytest.mark.full) for name in VIDEOS]
+SIZES = ((8, 6, 5), (6, 9, 7), (5, 7, 6))  # height and width of latents, frames; the first is the one compiled for
+
+
+def video(name: str, height: int, width: int, frames: int) -> torch.Tensor:
+    small = vaes.VAES[name]
+    shape = (small.frames * (frames - 1) + 1, height * small.pixels, width * small.pixels, 3)
+    return torch.rand(shape, generator=torch.Generator().manual_seed(1))
+
+
+def check(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    assert found.shape == wanted.shape
+    assert relative_l2(found, wanted) < SAME
+
+
+def check_decode(fast: Any, vae: Any, z: torch.Tensor, **tiles: int) -> None:
+    method = "decode_tiled" if tiles else "decode"
+    found, wanted = getattr(fast, method)(z, **tiles), getattr(vae, method)(z, **tiles)
+    check(found, wanted)
+    assert float((found - wanted).abs().max()) < 1 / 255
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_frames_of_any_size_and_number(name: str, counters: Counters, graphs_home: Path) -> None:
+    """The first decode is eager; its blocks' graphs serve others, tiles, other weights and another process."""
+    vae, fast = vaes.load(name), compiled_vae(vaes.load(name), backend="inductor")
+    check_decode(fast, vae, vaes.latents(name, *SIZES[0][:2], frames=SIZES[0][2]))
+    assert counters.compiled_calls == 0 < counters.compiles
+    assert told(f"{NODE}:decoder").startswith("eager: the first call, by which graphs are compiled for its blocks")
+    compiles = counters.compiles
+    for height, width, frames in SIZES:
+        before = counters.eager_calls
+        check_decode(fast, vae, vaes.latents(name, height, width, frames=frames))
+        assert counters.eager_calls == before, counters.reasons
+    assert told(f"{NODE}:decoder").startswith("block graphs: "), told(f"{NODE}:decoder")
+    assert counters.compiles == compiles
+
+    with new_process(graphs_home) as fresh:
+        other = vaes.load(name, seed=6)
+        check_decode(compiled_vae(other, backend="inductor"), other, vaes.latents(name, 6, 9, frames=5))
+        assert (fresh.counters.compiles, fresh.counters.eager_calls) == (0, 0), fresh.counters.reasons
+        assert fresh.counters.compiled_calls and fresh.counters.restores
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", VIDEOS)
+def test_encoded_frames(name: str, counters: Counters, graphs_home: Path) -> None:
+    vae, fast = vaes.load(name), compiled_vae(vaes.load(name), backend="inductor", parts="encoder")
+    for height, width, frames in SIZES:
+        check(fast.encode(video(name, height, width, frames)), vae.encode(video(name, height, width, frames)))
+    assert counters.compiles and counters.compiled_calls, counters.reasons
+    z = vaes.latents(name, *SIZES[0][:2], frames=SIZES[0][2])
+    before = counters.compiled_calls
+    assert torch.equal(fast.decode(z), vae.decode(z)) and counters.compiled_calls == before
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_decode_that_is_interrupted_leaves_all_as_it_was(
+    name: str, counters: Counters, graphs_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the midst of it, by what an operation raises: the next one is right, and nothing stays on the module."""
+    vae, fast = vaes.load(name), compiled_vae(vaes.load(name), backend="inductor", when_missing="eager")
+    z = vaes.latents(name, 4, 4, frames=5)
+    check_decode(fast, vae, z)  # for which the host loads it
+    module = fast.patcher.model
+    calls: list[int] = []
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        raise InterruptedError("by the user")
+
+    before = [set(vars(one)) for one in module.modules()]
+    with monkeypatch.context() as patched:
+        patched.setattr(type(module.decoder), "forward", interrupted)
+        with pytest.raises(InterruptedError):
+            fast.decode(z)
+    assert calls and [set(vars(one)) for one in module.modules()] == before
+    check_decode(fast, vae, z)
+
+
+@pytest.mark.parametrize("name", ["wan 2.1", "hunyuan video", "ltx"])
+def test_tiles_are_served_together(name: str, counters: Counters, graphs_home: Path) -> None:
+    """Each decode in tiles is one run, and starts no compile where there are to be none."""
+    vae, fast = vaes.load(name), compiled_vae(vaes.load(name), backend="inductor", when_missing="eager")
+    z = vaes.latents(name, 6, 6, frames=5)
+    check_decode(fast, vae, z, tile_x=4, tile_y=4, overlap=1, tile_t=4, overlap_t=1)
+    assert told(f"{NODE}:decoder").startswith("eager: no graph is cached for this model yet")
+    assert counters.compiles == counters.compiled_calls == 0
