@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -127,7 +127,7 @@ def exported(
         settings: further ones of torch.export.
 
     Raises:
-        CaptureError: its code branches on a size or a value, or makes constants.
+        CaptureError: its code branches on a size or a value, makes constants, or draws random numbers.
         UnreadableOptionsError, UnknownArgumentError: it does what no graph can stand for.
     """
     try:
@@ -144,4 +144,17 @@ def exported(
         raise CaptureError(
             f"The {what}'s code makes a constant tensor ({lifted[0]}) that is no weight; it runs eager instead."
         )
+    if drawing := next(_random_operations(program), None):
+        # Others than eager's; and those that come after it would be others, too.
+        raise CaptureError(f"The {what} draws random numbers ({drawing}); it runs eager instead.")
     return program
+
+
+def _random_operations(program: torch.export.ExportedProgram) -> Iterator[str]:
+    """The names of a graph's operations that draw random numbers. Attention and dropout do so in training alone."""
+    graphs = [one for one in program.graph_module.modules() if isinstance(one, torch.fx.GraphModule)]
+    for node in (node for graph in graphs for node in graph.graph.nodes if node.op == "call_function"):
+        name = str(node.target)
+        seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if seeded and not ("attention" in name or ("dropout" in name and node.args[2] is False)):
+            yield name

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import torch
 
+from ...compiler.blocks.repeated import repeated_blocks
 from ...signature import views
+
+# The VAEs whose videos were tested so. What others keep between chunks is not known.
+_VAES = (
+    "comfy.ldm.wan.vae:WanVAE",
+    "comfy.ldm.wan.vae2_2:WanVAE",
+    "comfy.ldm.models.autoencoder:AutoencodingEngine",
+    "comfy.ldm.models.autoencoder:AutoencoderKL",
+    "comfy.ldm.lightricks.vae.causal_video_autoencoder:VideoVAE",
+    "comfy.ldm.cosmos.vae:CausalContinuousVideoTokenizer",
+    "comfy.ldm.minimax.vae:MiniMaxH3VideoVAE",
+)
 
 
 def register() -> None:
@@ -17,6 +29,11 @@ def register() -> None:
     views.register(f"{module}:ResnetBlock3D", views.OfThread("temporal_cache_state"))
     for name in ("UNetMidBlock3D", "DepthToSpaceUpsample", "SpaceToDepthDownsample"):
         views.register_holder(f"{module}:{name}")
+
+
+def compiles(module: torch.nn.Module) -> bool:
+    """Whether a VAE's videos are compiled by its blocks."""
+    return f"{type(module).__module__}:{type(module).__qualname__}" in _VAES and bool(repeated_blocks(module))
 
 
 def frames_of(x: torch.Tensor) -> int:

@@ -10,11 +10,10 @@ import torch
 from ....common import reasons
 from ....compiler.blocks.other_sizes import Scale
 from ....compiler.blocks.outer_call import ModelCall
-from ....compiler.blocks.repeated import repeated_blocks
 from ....graph_cache.model_hash import ModelSource
 from ....runtime.guards.guard_cache import GuardCache
 from ...families import Half
-from ...families.vae_blocks import frames_of
+from ...families.vae_blocks import compiles, frames_of
 from ..block_hook import Blocks, HostBlockClient, preload_blocks, start_blocks
 from ..component import NodeComponent
 from .call import VaeCall
@@ -38,12 +37,12 @@ class VaeBlocks:
 
     def preload(self, vae: Any, module: torch.nn.Module) -> None:
         """Begin to restore the graphs that the store has."""
-        if repeated_blocks(module):
+        if compiles(module):
             preload_blocks(self._components["decoder"], self._options, vae.patcher, module, "", self._guards)
 
     def serves(self, module: torch.nn.Module, x: torch.Tensor) -> bool:
         """Whether a call is of a video whose VAE has blocks."""
-        return frames_of(x) > 1 and bool(repeated_blocks(module))
+        return frames_of(x) > 1 and compiles(module)
 
     def begin(self, call: VaeCall, module: torch.nn.Module) -> None:
         """Serve the blocks until the whole decode or encode is over, and compile then what was missing."""

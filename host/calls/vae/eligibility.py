@@ -12,8 +12,7 @@ import torch
 from ....common import reasons
 from ....common.errors import in_brief
 from ....common.reasons import Reason
-from ....compiler.blocks.repeated import repeated_blocks
-from ...families import Half, VaeHalf, half_of
+from ...families import Half, VaeHalf, half_of, vae_blocks
 from ...families.vae import HALVES, Layout
 from ...weights import paged_weights
 from ..module_proxy import plain
@@ -28,7 +27,7 @@ def halves_of(vae: Any) -> Mapping[Half, VaeHalf] | Reason:
     """The families of both halves of a VAE; none: its blocks are compiled. Or why it passes through unchanged."""
     module: Any = plain(getattr(vae, "first_stage_model", None))
     found = _families(vae, module)
-    by_blocks = getattr(vae, "latent_dim", 2) == 3 and isinstance(module, torch.nn.Module) and repeated_blocks(module)
+    by_blocks = getattr(vae, "latent_dim", 2) == 3 and vae_blocks.compiles(module)
     return {} if isinstance(found, Reason) and by_blocks else found
 
 

@@ -106,3 +106,14 @@ def test_tiles_are_served_together(name: str, counters: Counters, graphs_home: P
     check_decode(fast, vae, z, tile_x=4, tile_y=4, overlap=1, tile_t=4, overlap_t=1)
     assert told(f"{NODE}:decoder").startswith("eager: no graph is cached for this model yet")
     assert counters.compiles == counters.compiled_calls == 0
+
+
+def test_a_class_that_nobody_knows_passes_through() -> None:
+    """What it keeps between chunks might be anything."""
+    from onegraph.host.calls.vae import hook
+
+    vae = vaes.load("cosmos")
+    module: Any = vae.first_stage_model
+    module.__class__ = type("Another", (type(module),), {})
+    passed, text = hook.compile_vae(vae, hook.VaeNodeOptions(backend="inductor"), NODE)
+    assert passed is vae and text == "eager: Another is a video or audio VAE"

@@ -283,6 +283,28 @@ class OfAWeight(Returning):
     results = staticmethod(lambda block, x, y: (y, block.second.weight.t()))
 
 
+class Drawing(toy_blocks.Single):
+    """Adds noise, as LTX's decoders do."""
+
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        result: Any = super().forward(x, vec, start, **kwargs)
+        return result + torch.randn_like(result)
+
+
+class Dropping(toy_blocks.Single):
+    """Has dropout that nobody switches off."""
+
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        return torch.nn.functional.dropout(super().forward(x, vec, start, **kwargs), 0.1, training=True)
+
+
+class Evaluated(toy_blocks.Single):
+    """Has dropout that is off."""
+
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        return torch.nn.functional.dropout(super().forward(x, vec, start, **kwargs), 0.1, training=False)
+
+
 @pytest.mark.parametrize(
     ("cls", "why"),
     [
@@ -291,6 +313,8 @@ class OfAWeight(Returning):
         (Filling, "writes into a list, a dictionary or an object"),
         (Leaving, "writes into a list, a dictionary or an object"),
         (Telling, "number"),
+        (Drawing, "draws random numbers"),
+        (Dropping, "draws random numbers"),
         *((cls, "of its own") for cls in (Keeping, KeepingInAList, KeepingInADictionary, KeepingInABuffer)),
         *(
             (cls, "global names or classes")
@@ -310,6 +334,10 @@ class OfAWeight(Returning):
 def test_blocks_that_no_graph_can_stand_for(cls: type[toy_blocks.Single], why: str) -> None:
     with pytest.raises(CaptureError, match=why):
         captured_of(cls)
+
+
+def test_dropout_that_is_off_draws_nothing() -> None:
+    assert captured_of(Evaluated)[1].operations
 
 
 def test_what_imports_and_warnings_leave_in_modules_is_pythons() -> None:
