@@ -271,3 +271,23 @@ def test_what_is_no_pipeline_is_told(given: Any, tmp_path: Path) -> None:
         with pytest.raises(NoPipelineError):
             function(given, tmp_path / "graphs")
     assert not (tmp_path / "graphs").exists()
+
+
+@pytest.mark.parametrize("argument", ["timestep_cond", "attention_mask", "guess_mode"])
+def test_arguments_of_a_controlnet_that_no_graph_has(argument: str) -> None:
+    from onegraph.common.reasons import CallArgument
+    from onegraph.common.refused import Refused
+    from onegraph.pipelines.families.controlnet import ControlNet
+
+    net = pipes.controlnet(pipes.sd()).controlnet
+    given: dict[str, Any] = {
+        "sample": torch.randn(1, 4, 8, 8),
+        "timestep": torch.tensor(5),
+        "encoder_hidden_states": torch.randn(1, 7, 32),
+        "controlnet_cond": torch.randn(1, 3, 64, 64),
+        "return_dict": True,
+    }
+    read = ControlNet().read(net, (), given)
+    assert not isinstance(read, Refused)
+    refused = ControlNet().read(net, (), {**given, argument: True})
+    assert isinstance(refused, Refused) and refused.reason == CallArgument(argument)
