@@ -20,9 +20,11 @@ from ...compiler.blocks.kind import KindCalls
 from ...compiler.blocks.outer_call import ModelCall, OuterCall, plain_options
 from ...signature.call_rules import Attention
 from ...signature.call_tree import Leaf, UnknownArgumentError, flatten, to_json, watched
-from ...signature.parameters import options_of
+from ...signature.parameters import called, options_of
 from ...signature.size_one_dims import SizeOneDims
 from ...signature.size_rules import Sizes, sizes_of
+from ...signature.views import VIEWED
+from ..graphs.faithfulness import relative_l2
 from ..graphs.loaded_graph import LoadedGraph
 from ..obtain.registry import registry
 from ..request import Request
@@ -37,6 +39,7 @@ log = logging.getLogger("onegraph.runtime")
 
 MOST_KINDS = 8  # of blocks of one architecture, so that calls that differ each time cannot compile without end
 MOST_LEARNED = 3  # further graphs of one kind, each for sizes that the rules of the one before do not admit
+_ALIKE = 1e-3  # relative L2 of what a block returns alone and in its call: the same operations, if not bits
 _MOST_SEEN = 8  # sizes of one kind that its compile is told
 
 
@@ -96,6 +99,7 @@ class _Pending:
         options: plain values among the model's options.
         narrow: whose rules of sizes do not admit its calls; None: there is none.
         written: whether the block of the call under way wrote into a container that it is given; None: no call is.
+        viewed: that call, where a view has opened it.
     """
 
     request: Request
@@ -107,6 +111,23 @@ class _Pending:
     narrow: KindGraph | None
     seen: list[Sizes] = field(default_factory=list)
     written: Callable[[], bool] | None = None
+    viewed: Mapping[str, Any] | None = None
+
+
+def _wrong_view(block: torch.nn.Module, named: Mapping[str, Any], wanted: Any) -> Reason | None:
+    """Why a view does not show what a block does: alone with what the view takes out, it must return the same.
+
+    All graphs of the block, and what they are compared with, go by the view. Another ComfyUI may have other blocks.
+    """
+    try:
+        found = called(block, named)[0]
+        both = isinstance(found, torch.Tensor) and isinstance(wanted, torch.Tensor) and found.shape == wanted.shape
+        if (both and relative_l2(found, wanted) < _ALIKE) or (found is None and wanted is None):
+            return None
+    except Exception as error:  # of the block's
+        log.debug("a block could not be called alone", exc_info=True)
+        return reasons.CallFailed(type(error).__name__, in_brief(error, 120))
+    return reasons.OtherResult("other values by itself", "those of its call")
 
 
 class Kinds:
@@ -137,16 +158,26 @@ class Kinds:
         for one in self._pending:
             if one.kind is kind:
                 one.written = watched(named, self._client.packages)
+                one.viewed = named if VIEWED in named else None
                 if len(one.seen) < _MOST_SEEN:
                     one.seen.append(sizes_of(leaves))
 
-    def settle(self) -> None:
-        """Refuse a kind whose block wrote into what it was given: its graph would not."""
+    def settle(self, block: torch.nn.Module, result: Any) -> None:
+        """Refuse a kind whose block wrote into what it was given: its graph would not. Or one whose view is wrong.
+
+        Args:
+            result: what the block returned for the call that was noted.
+        """
         for one in [*self._pending]:
+            refusal: Reason | None = None
             if one.written is not None and one.written():
-                one.kind.refusal = reasons.BlockWrites(one.kind.name)
+                refusal = reasons.BlockWrites(one.kind.name)
+            elif one.viewed is not None:
+                refusal = _wrong_view(block, one.viewed, result)
+            if refusal is not None:
+                one.kind.refusal = refusal
                 self._pending.remove(one)
-            one.written = None
+            one.written = one.viewed = None
 
     def instead(self, one: RunBlock, named: Mapping[str, Any]) -> None:
         """Compile the kind of a call in place of those of its block that wait for it, if some do."""
@@ -159,7 +190,8 @@ class Kinds:
         found = self.find(one, named, "captured", Differing())
         if not isinstance(found, Refused):
             self.note(found[0], named, found[1].leaves)
-            self.settle()
+            for pending in self._pending:
+                pending.written = pending.viewed = None  # the call is over
 
     def find(
         self, one: RunBlock, named: Mapping[str, Any], attention: Attention, differing: Differing

@@ -223,7 +223,7 @@ class BlockRun:
         self._counters.count_eager(served.reason)
         with self._modulation.watched(one, method, args, kwargs, served.reason) as watched:
             result = getattr(type(block), method)(block, *args, **kwargs)
-        self._kinds.settle()
+        self._kinds.settle(one.block, result)
         if watched.named:
             self._kinds.instead(one, watched.named)
         return result

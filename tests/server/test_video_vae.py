@@ -19,7 +19,7 @@ def prompt_of(compiled: bool, side: int = 64, tiles: bool = False) -> workflows.
     """A video of one colour there and back, through Compile VAE or not."""
     vae = ["compile" if compiled else "load", 0]
     image = {"width": side, "height": side, "batch_size": FRAMES, "color": 0x3366CC}
-    choices = {"tile_size": 64, "overlap": 16, "temporal_size": 8, "temporal_overlap": 4}
+    choices = {"tile_size": 64, "overlap": 16, "temporal_size": 64, "temporal_overlap": 8}
     choice = {"parts": "decoder", "dynamic_resolution": "auto", "when_missing": "wait", "backend": "inductor"}
     prompt: workflows.Prompt = {
         "load": {"class_type": "VAELoader", "inputs": {"vae_name": FILE}},

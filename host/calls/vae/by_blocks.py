@@ -37,7 +37,7 @@ class VaeBlocks:
 
     def preload(self, vae: Any, module: torch.nn.Module) -> None:
         """Begin to restore the graphs that the store has."""
-        if compiles(module):
+        if getattr(vae, "latent_dim", 2) == 3 and compiles(module):
             preload_blocks(self._components["decoder"], self._options, vae.patcher, module, "", self._guards)
 
     def serves(self, module: torch.nn.Module, x: torch.Tensor) -> bool:

@@ -19,6 +19,7 @@ from support.scenes.process import new_process
 
 from onegraph.common.reasons import NoGraph
 from onegraph.common.refused import Refused
+from onegraph.compiler.blocks.outer_call import ModelCall
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.graph_cache.first_use_results import FIRST_USE_FILE
 from onegraph.runtime.calls import block_kinds
@@ -367,7 +368,7 @@ def test_calls_that_differ_each_time_do_not_compile_without_end(engine: Registry
         single: Any = runs.model.singles[0]
         for number in range(12):
             x, vec = torch.randn(1, 3, 16), toy_blocks.Modulation(torch.randn(1, 16), torch.randn(1, 16))
-            with runs.blocks.call(((*toy_blocks.call(*FIRST), {}), {})):
+            with runs.blocks.call(ModelCall((*toy_blocks.call(*FIRST), {}), {})):
                 single(x, vec, start=-1 - number, transformer_options={})
         assert runs.eager["too_many_kinds"] >= 5
     assert 0 < len(asked) <= block_kinds.MOST_KINDS

@@ -5,15 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from support.models import toy_blocks
 from support.scenes.process import new_process
 
+from onegraph.common.reasons import OtherResult
 from onegraph.common.refused import Refused
-from onegraph.runtime.calls.block_kinds import Differing, Kinds
+from onegraph.runtime.calls.block_kinds import Differing, Kinds, _wrong_view
 from onegraph.runtime.calls.run import Run
 from onegraph.runtime.calls.run_block import RunBlock
 from onegraph.runtime.guards.guard_cache import GuardCache
+from onegraph.signature import views
+from onegraph.signature.parameters import parameters_of
 from onegraph.signature.size_rules import sizes_of
 
 
@@ -37,3 +41,27 @@ def test_a_kind_that_takes_the_place_of_one_that_waits_knows_its_call(tmp_path: 
         found = waiting.kind.match(other)
         assert found is not None and waiting.seen == [sizes_of(found.leaves)]
         assert waiting.written is None  # the call is over
+
+
+class Repeating(torch.nn.Module):
+    """Has the first frame again where it was left fewer than it reaches back to, where its view has zeros."""
+
+    def forward(self, x: torch.Tensor, kept: list[Any], at: list[int]) -> torch.Tensor:
+        before = kept[at[0]]
+        missing = 2 - before.shape[2]
+        kept[at[0]] = x[:, :, -2:]
+        at[0] += 1
+        return torch.cat([before[:, :, :1].repeat(1, 1, missing, 1, 1), before, x], 2).cumsum(2)
+
+
+@pytest.mark.parametrize(("frames", "wrong"), [(2, False), (1, True)])
+def test_a_view_that_is_wrong_for_a_block_is_seen_at_its_first_call(
+    frames: int, wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "view_of", lambda block: places)
+    monkeypatch.setattr("onegraph.signature.parameters.view_of", lambda block: places)
+    places = views.Places(1, 2, "kept", "at")
+    block, x, kept = Repeating(), torch.randn(1, 2, 2, 3, 3), [torch.randn(1, 2, frames, 3, 3)]
+    named = views.opened(block, parameters_of(Repeating).bind((x, kept, [0]), {}))
+    refusal = _wrong_view(block, named, block(x, kept, [0]))
+    assert isinstance(refusal, OtherResult) is wrong and (refusal is None) is not wrong
