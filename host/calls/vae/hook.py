@@ -140,7 +140,8 @@ class VaeHook:
         call = self._active.call = VaeCall(part, vae, tiles == "tiles")
         try:
             with call.lasting:
-                if part not in self._halves and self._chosen(part):  # of whose calls not all come to the proxy
+                tiles_itself = getattr(vae, "handles_tiling", False)  # its tiles do not come to the proxy
+                if tiles_itself and part not in self._halves and self._chosen(part):
                     self._blocks.begin(call, plain(vae.first_stage_model))
                 yield call
             if call.run is None and self._chosen(part):
@@ -190,7 +191,7 @@ class VaeHook:
             return None
         if call.run is None:
             patcher = call.vae.patcher
-            if x is not None and self._blocks.serves(module, x):
+            if part not in self._halves or (x is not None and self._blocks.serves(module, x)):
                 self._blocks.begin(call, module)
             else:
                 call.run = start_run(patcher, module, "", self._guards)
