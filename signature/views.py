@@ -38,6 +38,9 @@ class View(Protocol):
     def close(self, block: torch.nn.Module, named: Mapping[str, Any], returned: Any) -> Any:
         """Put what a call has left where the call's caller expects it, and return the block's result."""
 
+    def left(self, block: torch.nn.Module, named: Mapping[str, Any]) -> Any:
+        """Return what the block's own call has left, as `call` returns it beside the result; None: nothing."""
+
 
 _views: dict[str, View] = {}
 _holders: set[str] = set()
@@ -79,6 +82,12 @@ def opened(block: torch.nn.Module, named: dict[str, Any]) -> dict[str, Any]:
     """Return a call's arguments as one of the block alone. Raises TypeError: it is no such call."""
     view = view_of(block)
     return named if view is None else {VIEWED: True, **view.open(block, named)}
+
+
+def left_by(block: torch.nn.Module, named: Mapping[str, Any]) -> Any:
+    """Return what a call of the block itself has left, of which a view has opened another; see `View.left`."""
+    view = view_of(block)
+    return None if view is None else view.left(block, named)
 
 
 def closed(block: torch.nn.Module, named: Mapping[str, Any], returned: Any) -> Any:
@@ -149,6 +158,10 @@ class Places:
             named[self._position][0] += self._count
         return result
 
+    def left(self, block: torch.nn.Module, named: Mapping[str, Any]) -> Any:
+        end = named[self._position][0]
+        return None if named[self._places] is None else named[self._places][end - self._count : end]
+
 
 class Carried:
     """Of blocks that are given a list of what each convolution of the chunk before has left, and fill one for the next.
@@ -192,6 +205,9 @@ class Carried:
             named[self._left].extend(left)
         return result
 
+    def left(self, block: torch.nn.Module, named: Mapping[str, Any]) -> Any:
+        return None if named[self._left] is None else named[self._left][-self._count :]
+
 
 class OfThread:
     """Of blocks whose modules keep something for their next call, in a dictionary by the number of the thread.
@@ -232,6 +248,9 @@ class OfThread:
             if kept is not None:
                 one[self._attribute][threading.get_ident()] = kept
         return result
+
+    def left(self, block: torch.nn.Module, named: Mapping[str, Any]) -> Any:
+        return [one[self._attribute].get(threading.get_ident()) for one in self._modules(block)]
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -114,20 +114,30 @@ class _Pending:
     viewed: Mapping[str, Any] | None = None
 
 
-def _wrong_view(block: torch.nn.Module, named: Mapping[str, Any], wanted: Any) -> Reason | None:
-    """Why a view does not show what a block does: alone with what the view takes out, it must return the same.
+def _wrong_view(
+    block: torch.nn.Module, named: Mapping[str, Any], result: Any, left: Callable[[], Any]
+) -> Reason | None:
+    """Why a view does not show what a block does: alone with what the view takes out, it returns and leaves the same.
 
     All graphs of the block, and what they are compared with, go by the view. Another ComfyUI may have other blocks.
     """
     try:
-        found = called(block, named)[0]
-        both = isinstance(found, torch.Tensor) and isinstance(wanted, torch.Tensor) and found.shape == wanted.shape
-        if (both and relative_l2(found, wanted) < _ALIKE) or (found is None and wanted is None):
+        alone, left_alone = called(block, named)
+        its = left()
+        if _alike(alone, result) and (its is None or _alike(left_alone, its)):
             return None
     except Exception as error:  # of the block's
         log.debug("a block could not be called alone", exc_info=True)
         return reasons.CallFailed(type(error).__name__, in_brief(error, 120))
     return reasons.OtherResult("other values by itself", "those of its call")
+
+
+def _alike(found: Any, wanted: Any) -> bool:
+    if isinstance(found, list | tuple) and isinstance(wanted, list | tuple):
+        return len(found) == len(wanted) and all(map(_alike, found, wanted))
+    if not isinstance(found, torch.Tensor) or not isinstance(wanted, torch.Tensor):
+        return type(found) is type(wanted) and bool(found == wanted)
+    return found.shape == wanted.shape and (not found.numel() or relative_l2(found, wanted) < _ALIKE)
 
 
 class Kinds:
@@ -162,18 +172,19 @@ class Kinds:
                 if len(one.seen) < _MOST_SEEN:
                     one.seen.append(sizes_of(leaves))
 
-    def settle(self, block: torch.nn.Module, result: Any) -> None:
+    def settle(self, block: torch.nn.Module, result: Any, left: Callable[[], Any]) -> None:
         """Refuse a kind whose block wrote into what it was given: its graph would not. Or one whose view is wrong.
 
         Args:
             result: what the block returned for the call that was noted.
+            left: gives what it left, see `View.left`.
         """
         for one in [*self._pending]:
             refusal: Reason | None = None
             if one.written is not None and one.written():
                 refusal = reasons.BlockWrites(one.kind.name)
             elif one.viewed is not None:
-                refusal = _wrong_view(block, one.viewed, result)
+                refusal = _wrong_view(block, one.viewed, result, left)
             if refusal is not None:
                 one.kind.refusal = refusal
                 self._pending.remove(one)

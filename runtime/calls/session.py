@@ -23,7 +23,7 @@ from ...compiler.blocks.repeated import repeated_blocks
 from ...signature.call_rules import Attention
 from ...signature.call_tree import OPTIONS
 from ...signature.parameters import options_of, parameters_of
-from ...signature.views import closed, opened
+from ...signature.views import closed, left_by, opened
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..guards import ambient_modes, code_guard
 from ..guards.guard_cache import GuardCache
@@ -223,7 +223,8 @@ class BlockRun:
         self._counters.count_eager(served.reason)
         with self._modulation.watched(one, method, args, kwargs, served.reason) as watched:
             result = getattr(type(block), method)(block, *args, **kwargs)
-        self._kinds.settle(one.block, result)
+        cls: Any = type(block)
+        self._kinds.settle(block, result, lambda: left_by(block, parameters_of(cls, method).bind(args, kwargs)))
         if watched.named:
             self._kinds.instead(one, watched.named)
         return result
