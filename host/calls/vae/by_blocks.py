@@ -16,7 +16,9 @@ from ...families import Half
 from ...families.vae_blocks import compiles, frames_of
 from ..block_hook import Blocks, HostBlockClient, preload_blocks, start_blocks
 from ..component import NodeComponent
+from ..run import HostRun
 from .call import VaeCall
+from .eligibility import changed
 
 if TYPE_CHECKING:
     from .hook import VaeNodeOptions
@@ -47,8 +49,12 @@ class VaeBlocks:
     def begin(self, call: VaeCall, module: torch.nn.Module) -> None:
         """Serve the blocks until the whole decode or encode is over, and compile then what was missing."""
         patcher, component = call.vae.patcher, self._components[call.part]
-        client = HostBlockClient(component, self._options, module, "", patcher.load_device, _ENTRIES)
         call.by_blocks = True
+        refusal = changed(patcher, module, None)
+        if refusal is not None:
+            call.run = HostRun(refusal, patcher=patcher)
+            return
+        client = HostBlockClient(component, self._options, module, "", patcher.load_device, _ENTRIES)
         call.run = run = start_blocks(client, patcher, module, self._guards)
         if run.blocks is None:
             run.report.eager[run.refusal or reasons.NoNode()] += 1

@@ -56,12 +56,16 @@ def replaced(part: Half, vae: Any) -> Reason:
     return reasons.VaeMethodReplaced("first_stage_model")
 
 
-def changed(patcher: Any, module: torch.nn.Module, family: VaeHalf) -> Reason | None:
-    """What other nodes have done to the VAE since it came through our node that no graph can serve, or None."""
+def changed(patcher: Any, module: torch.nn.Module, family: VaeHalf | None) -> Reason | None:
+    """What other nodes have done to the VAE since it came through our node that no graph can serve, or None.
+
+    Args:
+        family: None: its blocks are compiled, each of which is looked at by itself.
+    """
     try:
         if paged_weights.is_paged(patcher) and plain(patcher.model) is not module:
             return reasons.VaeCopied()
-        return family.refusal(module)
+        return None if family is None else family.refusal(module)
     except Exception as error:  # never into the queue
         return reasons.NotInspected("VAE", type(error).__name__, in_brief(error))
 

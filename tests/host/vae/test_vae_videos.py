@@ -119,3 +119,17 @@ def test_a_class_that_nobody_knows_passes_through() -> None:
     module.__class__ = type("Another", (type(module),), {})
     passed, text = hook.compile_vae(vae, hook.VaeNodeOptions(backend="inductor"), NODE)
     assert passed is vae and text == "eager: Another is a video or audio VAE"
+
+
+def test_a_copy_under_dynamic_vram_runs_uncompiled_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages are those of the VAE that it was copied from."""
+    from onegraph.host.weights import paged_weights
+
+    vae, fast = vaes.load("ltx"), compiled_vae(vaes.load("ltx"), backend="inductor", when_missing="eager")
+    z = vaes.latents("ltx", 4, 4, frames=3)
+    with monkeypatch.context() as patched:
+        patched.setattr(paged_weights, "is_paged", lambda patcher: True)
+        patched.setattr(fast.patcher, "model", vae.first_stage_model)
+        check_decode(fast, vae, z)
+    assert told(f"{NODE}:decoder").startswith("eager: "), told(f"{NODE}:decoder")
+    assert "copied" in told(f"{NODE}:decoder") or "copy" in told(f"{NODE}:decoder"), told(f"{NODE}:decoder")
