@@ -298,6 +298,29 @@ class Dropping(toy_blocks.Single):
         return torch.nn.functional.dropout(super().forward(x, vec, start, **kwargs), 0.1, training=True)
 
 
+class Attending(toy_blocks.Single):
+    """Has attention that drops."""
+
+    chance = 0.1
+
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        heads = super().forward(x, vec, start, **kwargs).unsqueeze(1)
+        return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=self.chance).squeeze(1)
+
+
+class AttendingToAll(Attending):
+    """Has attention that drops nothing."""
+
+    chance = 0.0
+
+
+class InTraining(toy_blocks.Single):
+    """Has dropout that is on and drops nothing, as a ControlNet of ComfyUI has."""
+
+    def forward(self, x: Any, vec: Any, start: Any = None, **kwargs: Any) -> Any:
+        return torch.nn.functional.dropout(super().forward(x, vec, start, **kwargs), 0.0, training=True)
+
+
 class Evaluated(toy_blocks.Single):
     """Has dropout that is off."""
 
@@ -315,6 +338,7 @@ class Evaluated(toy_blocks.Single):
         (Telling, "number"),
         (Drawing, "draws random numbers"),
         (Dropping, "draws random numbers"),
+        (Attending, "draws random numbers"),
         *((cls, "of its own") for cls in (Keeping, KeepingInAList, KeepingInADictionary, KeepingInABuffer)),
         *(
             (cls, "global names or classes")
@@ -336,8 +360,9 @@ def test_blocks_that_no_graph_can_stand_for(cls: type[toy_blocks.Single], why: s
         captured_of(cls)
 
 
-def test_dropout_that_is_off_draws_nothing() -> None:
-    assert captured_of(Evaluated)[1].operations
+@pytest.mark.parametrize("cls", [Evaluated, InTraining, AttendingToAll])
+def test_dropout_that_is_off_draws_nothing(cls: type[toy_blocks.Single]) -> None:
+    assert captured_of(cls)[1].operations
 
 
 def test_what_imports_and_warnings_leave_in_modules_is_pythons() -> None:
