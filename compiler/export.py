@@ -154,16 +154,16 @@ def _random_operations(program: torch.export.ExportedProgram) -> Iterator[str]:
     """The names of a graph's operations that draw random numbers."""
     graphs = [one for one in program.graph_module.modules() if isinstance(one, torch.fx.GraphModule)]
     for node in (node for one in graphs for node in one.graph.nodes):
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _drops_nothing(node):
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _drops_nothing(node, program):
             yield str(node.target)
 
 
-def _drops_nothing(node: torch.fx.Node) -> bool:
+def _drops_nothing(node: torch.fx.Node, program: torch.export.ExportedProgram) -> bool:
     """Whether an operation is a dropout, or attention with one, that is off: torch draws nothing for it then.
 
     Modules may be in training mode: ComfyUI leaves its ControlNets so, whose dropouts have a probability of 0.
     """
-    arguments = node.normalized_arguments(node.graph.owning_module, normalize_to_only_use_kwargs=True)
+    arguments = node.normalized_arguments(program.graph_module, normalize_to_only_use_kwargs=True)
     given = arguments.kwargs if arguments else {}
     if "attention" in str(node.target):
         return given.get("dropout_p") == 0.0
