@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import functools
+import importlib
 import io
 import pickle
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ import torch
 from ..common.errors import CaptureError, in_brief
 from ..common.tensor_meta import TensorMeta
 from ..common.zeros import Zeros
-from .code import fingerprint
+from .code import code_digest, fingerprint
 from .composite_weights import NONE, PLAIN, Composites, class_name
 
 
@@ -29,13 +31,14 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file: io.BytesIO, module: torch.nn.Module, composites: Composites) -> None:
         super().__init__(file, protocol=4)
+        self._module = module
         self._referenced = fingerprint.referenced_names(module)
         self._modules = {type(child).__module__ for child in module.modules()}
         self._composites = composites
 
     def reducer_override(self, obj: Any) -> Any:
         cls = type(obj)
-        if isinstance(obj, FunctionType) and "<locals>" in obj.__qualname__ and obj.__module__ in self._modules:
+        if self._is_own_local(obj):
             raise CaptureError(
                 f"The model's own code keeps a function that exists in this process alone ({obj.__qualname__}), "
                 "which the compiler cannot be given; it runs eager."
@@ -54,6 +57,9 @@ class _Pickler(pickle.Pickler):
         )
         if not isinstance(obj, torch.nn.Module) or not usual:
             return NotImplemented
+        is_local = "<locals>" in cls.__qualname__ and class_name(cls) not in self._composites.classes
+        if is_local and obj is not self._module:
+            return torch.nn.Module, ()  # no process can make its class again; whatever calls it is not captured
         state = {
             name: value
             for name, value in vars(obj).items()
@@ -62,6 +68,10 @@ class _Pickler(pickle.Pickler):
         }
         # Not a function of the pack: the compiling process knows the pack by another name.
         return copyreg.__newobj__, (cls,), state  # type: ignore[attr-defined]
+
+    def _is_own_local(self, obj: Any) -> bool:
+        """Whether a value is a function that the model's own code has made, and no name leads to."""
+        return isinstance(obj, FunctionType) and "<" in obj.__qualname__ and obj.__module__ in self._modules
 
     def _composite(self, weight: torch.Tensor) -> Any:
         """How a weight that is no plain tensor is made again: from its parts, which travel as tensors do."""
@@ -78,11 +88,49 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, obj: Any) -> Any:
         if isinstance(obj, type) and class_name(obj) in self._composites.classes:
             return "class", class_name(obj)
+        if self._is_own_local(obj):
+            place = _place_of(obj)
+            return None if place is None else ("function", place)
         if not isinstance(obj, torch.Tensor) or type(obj) not in PLAIN:
             return None
         kind = "parameter" if isinstance(obj, torch.nn.Parameter) else "tensor"
         # Plain values: the compiling process knows the pack, and so the class, by another name.
         return kind, TensorMeta.of(str(id(obj)), obj).to_json()
+
+
+def _place_of(function: FunctionType) -> list[Any] | None:
+    """Where a function that another one makes, or that is in a dictionary of its module, is found again.
+
+    None: it is not, or has values besides its code.
+    """
+    values = function.__closure__, function.__defaults__, function.__kwdefaults__
+    module, outer = function.__module__, function.__qualname__.partition(".<locals>.")[0]
+    try:
+        for name, value in vars(importlib.import_module(module)).items():
+            keys = [key for key, one in value.items() if one is function] if type(value) is dict else []
+            if keys and type(keys[0]) is str:
+                return [module, name, keys[0], code_digest.bytecode_digest(function)]
+        number = _codes_in(module, outer).index(function.__code__)
+    except (ImportError, AttributeError, ValueError):
+        return None
+    return None if any(values) else [module, outer, number, code_digest.bytecode_digest(function)]
+
+
+def _codes_in(module: str, outer: str) -> list[CodeType]:
+    function: Any = functools.reduce(getattr, outer.split("."), importlib.import_module(module))
+    return [*code_digest.nested(function.__code__)]
+
+
+def _function_at(module: str, name: str, place: int | str, digest: str) -> FunctionType:
+    names = vars(importlib.import_module(module))
+    if isinstance(place, str):
+        function: FunctionType = names[name][place]
+    else:
+        function = FunctionType(_codes_in(module, name)[place], names)
+        function.__module__ = module
+    if code_digest.bytecode_digest(function) != digest:
+        raise CaptureError(f"The code of {module} is another one in the compiling process; the model runs eager.")
+    return function
 
 
 class _Unpickler(pickle.Unpickler):
@@ -96,6 +144,8 @@ class _Unpickler(pickle.Unpickler):
         kind, described = pid
         if kind == "class":
             return self._class_of(described)
+        if kind == "function":
+            return _function_at(*described)
         meta = TensorMeta.from_json(described)
         if meta.name not in self._seen:
             # zeros, not empty: the trial run in the compiling process must be finite.

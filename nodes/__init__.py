@@ -6,6 +6,7 @@ from comfy_api.latest import ComfyExtension, io
 from typing_extensions import override
 
 from . import onediff
+from .compile_clip import OneGraphCompileCLIP
 from .compile_controlnet import OneGraphCompileControlNet
 from .compile_model import OneGraphCompileModel
 from .compile_vae import OneGraphCompileVAE
@@ -16,6 +17,7 @@ NODES: tuple[type[io.ComfyNode], ...] = (
     OneGraphCompileModel,
     OneGraphCompileVAE,
     OneGraphCompileControlNet,
+    OneGraphCompileCLIP,
     OneGraphLoadCheckpoint,
 )
 

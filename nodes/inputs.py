@@ -43,6 +43,16 @@ def parts() -> io.Combo.Input:
     )
 
 
+def texts() -> io.Combo.Input:
+    return io.Combo.Input(
+        "parts",
+        options=["generation", "encoding", "both"],
+        default="generation",
+        tooltip="What to compile: the generation of texts, token by token; the encoding of prompts, which is one call "
+        "for each; or both.",
+    )
+
+
 def dynamic_resolution() -> io.Combo.Input:
     return io.Combo.Input(
         "dynamic_resolution",

@@ -38,8 +38,8 @@ class View(Protocol):
     def close(self, block: torch.nn.Module, named: Mapping[str, Any], returned: Any) -> Any:
         """Put what a call has left where the call's caller expects it, and return the block's result."""
 
-    def left(self, block: torch.nn.Module, named: Mapping[str, Any]) -> Any:
-        """Return what the block's own call has left, as `call` returns it beside the result; None: nothing."""
+    def open_result(self, block: torch.nn.Module, named: Mapping[str, Any], result: Any) -> tuple[Any, Any]:
+        """Return what `call` returns, of the block's own call: the result, and what it has left; None: nothing."""
 
 
 _views: dict[str, View] = {}
@@ -84,10 +84,10 @@ def opened(block: torch.nn.Module, named: dict[str, Any]) -> dict[str, Any]:
     return named if view is None else {VIEWED: True, **view.open(block, named)}
 
 
-def left_by(block: torch.nn.Module, named: Mapping[str, Any]) -> Any:
-    """Return what a call of the block itself has left, of which a view has opened another; see `View.left`."""
+def opened_result(block: torch.nn.Module, named: Mapping[str, Any], result: Any) -> tuple[Any, Any]:
+    """Return what `View.call` returns for a call that the block itself has answered."""
     view = view_of(block)
-    return None if view is None else view.left(block, named)
+    return (result, None) if view is None else view.open_result(block, named, result)
 
 
 def closed(block: torch.nn.Module, named: Mapping[str, Any], returned: Any) -> Any:
@@ -158,9 +158,9 @@ class Places:
             named[self._position][0] += self._count
         return result
 
-    def left(self, block: torch.nn.Module, named: Mapping[str, Any]) -> Any:
+    def open_result(self, block: torch.nn.Module, named: Mapping[str, Any], result: Any) -> tuple[Any, Any]:
         end = named[self._position][0]
-        return None if named[self._places] is None else named[self._places][end - self._count : end]
+        return result, None if named[self._places] is None else named[self._places][end - self._count : end]
 
 
 class Carried:
@@ -205,8 +205,8 @@ class Carried:
             named[self._left].extend(left)
         return result
 
-    def left(self, block: torch.nn.Module, named: Mapping[str, Any]) -> Any:
-        return None if named[self._left] is None else named[self._left][-self._count :]
+    def open_result(self, block: torch.nn.Module, named: Mapping[str, Any], result: Any) -> tuple[Any, Any]:
+        return result, None if named[self._left] is None else named[self._left][-self._count :]
 
 
 class OfThread:
@@ -249,8 +249,8 @@ class OfThread:
                 one[self._attribute][threading.get_ident()] = kept
         return result
 
-    def left(self, block: torch.nn.Module, named: Mapping[str, Any]) -> Any:
-        return [one[self._attribute].get(threading.get_ident()) for one in self._modules(block)]
+    def open_result(self, block: torch.nn.Module, named: Mapping[str, Any], result: Any) -> tuple[Any, Any]:
+        return result, [one[self._attribute].get(threading.get_ident()) for one in self._modules(block)]
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -206,6 +206,11 @@ class OwnTiling(Reason):
     type: str
 
 
+class NoTextBlocks(Reason):
+    sentence = "{type} has no blocks of texts that OneGraph compiles"
+    type: str
+
+
 class NotACompilableVae(Reason):
     sentence = "{type} is not a VAE that OneGraph compiles"
     type: str

@@ -42,14 +42,17 @@ class Scale(NamedTuple):
     Attributes:
         sides: by which heights and widths are multiplied.
         frames, more_frames: by which numbers of frames are multiplied, and what is added.
+        texts: whether calls are of texts, which have lengths alone.
     """
 
     sides: float = 1.0
     frames: int = 1
     more_frames: int = 0
+    texts: bool = False
 
 
 AS_IT_IS = Scale()
+TEXTS = Scale(texts=True)
 FORWARD: Mapping[str, Scale] = {"forward": AS_IT_IS}  # of models that are called as modules
 
 

@@ -19,7 +19,7 @@ import torch
 from ...signature import call_tree
 from ...signature.call_tree import JSON, OPTIONS, Form, TensorForm, flatten, leaf_forms
 from ...signature.parameters import as_call, options_of, parameters_of
-from . import other_sizes
+from . import other_sizes, text_calls
 from .records import Mark, Recording
 
 log = logging.getLogger("onegraph.compiler")
@@ -119,6 +119,9 @@ class OuterCall:
                 for batched, which in itertools.product(other_sizes.BATCHED[varying.batches], get_args(_Sides))
             ]
             named = call_tree.rebuild(self.form, leaves, {**self.options})
+            if self.scale.texts:
+                yield [functools.partial(_called, way) for way in text_calls.ways(named, sizes)]
+                continue
             others, listed = other_sizes.ways(named, sizes, varying.batches)
             usual = [functools.partial(self._call, way, leaves) for way in ways]
             more = [functools.partial(_called, way) for way in others]

@@ -38,6 +38,14 @@ def _code_text(code: CodeType) -> str:
     return repr((code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars, code.co_flags))
 
 
+def nested(code: CodeType) -> Iterator[CodeType]:
+    """Yield a function's code and that of the functions that it makes."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from nested(constant)
+
+
 def unwrap_chain(function: Any) -> Iterator[Any]:
     """Yield a function and the functions that it wraps, outermost first."""
     level = [function]

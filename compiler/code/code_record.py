@@ -30,6 +30,7 @@ from .code_digest import (
     bytecode_digest,
     describe_target,
     is_function,
+    nested,
     package_of,
     qualified_name,
     source_digest,
@@ -90,13 +91,6 @@ def _roots_of(module: torch.nn.Module, rules: Rules) -> tuple[str, ...]:
     return tuple(sorted((packages | set(rules.roots)) - {"torch", "builtins", __name__.partition(".")[0]}))
 
 
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested(constant)
-
-
 def _unwrapped(value: Any) -> Any:
     """Return the function below static and class methods, properties and decorators, or None."""
     chain = [*unwrap_chain(underlying_function(value))]
@@ -116,7 +110,7 @@ def _paths_of_code(module: ModuleType) -> dict[CodeType, list[str]]:
             if function is None or (depth == 0 and function.__name__ != name):
                 continue  # another name for a function says which of several was chosen: see the references
             if function.__module__ == module.__name__:
-                for code in _nested(function.__code__):
+                for code in nested(function.__code__):
                     paths.setdefault(code, []).append(prefix + name)
 
     walk(vars(module), "", 0)
@@ -143,7 +137,7 @@ def resolve(space: Mapping[str, Any], path: Sequence[str]) -> tuple[Any, int]:
 
 def _global_references(code: CodeType) -> Iterator[tuple[str, ...]]:
     """Yield dotted paths that start at a global name, in the code and the functions inside."""
-    for one in _nested(code):
+    for one in nested(code):
         path: list[str] = []
         for instruction in dis.get_instructions(one):
             if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):

@@ -25,7 +25,7 @@ from ...common.reasons import Reason
 log = logging.getLogger("onegraph.host")
 
 Feature = Literal[
-    "model", "blocks", "ControlNet", "VAE", "DynamicVRAM", "memory", "texts", "loading", "headers", "baking"
+    "model", "blocks", "ControlNet", "VAE", "CLIP", "DynamicVRAM", "memory", "texts", "loading", "headers", "baking"
 ]
 _MISSING = object()
 
@@ -98,6 +98,10 @@ USES: dict[Feature, tuple[Use, ...]] = {
         *uses("comfy.sd.VAE", "decode", "encode"),
         *uses("comfy.sd.VAE", "decode_tiled", "encode_tiled", "decode_tiled_", "encode_tiled_"),
         *uses("comfy.sd.VAE", "decode_tiled_3d", "encode_tiled_3d"),
+    ),
+    "CLIP": (
+        *_COMPILING,
+        *uses("comfy.sd.CLIP", "generate", "encode_from_tokens", "encode_from_tokens_scheduled", "clone"),
     ),
     "DynamicVRAM": (
         Use("comfy.ops.cast_bias_weight", ("s", "input", "dtype", "device", "bias_dtype", "offloadable")),

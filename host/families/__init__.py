@@ -8,7 +8,7 @@ from typing import Any
 from ...common import reasons
 from ...common.reasons import Reason
 from ..comfyui import contract
-from . import controlnet, unet, unet_video, vae, vae_blocks, vae_hunyuan, vae_wan
+from . import controlnet, text_blocks, unet, unet_video, vae, vae_blocks, vae_hunyuan, vae_wan
 from .family import HostFamily
 from .vae import Half, VaeHalf
 
@@ -31,6 +31,7 @@ VAES: list[VaeHalf] = [
     vae_wan.Wan22Encoder(),
 ]
 
+text_blocks.register()
 vae_blocks.register()
 
 __all__ = [

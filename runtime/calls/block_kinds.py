@@ -19,7 +19,7 @@ from ...common.refused import Refused
 from ...compiler.blocks.kind import KindCalls
 from ...compiler.blocks.outer_call import ModelCall, OuterCall, plain_options
 from ...signature.call_rules import Attention
-from ...signature.call_tree import Leaf, UnknownArgumentError, flatten, to_json, watched
+from ...signature.call_tree import Leaf, UnknownArgumentError, flatten, functions_of, rebuild, to_json, watched
 from ...signature.parameters import called, options_of
 from ...signature.size_one_dims import SizeOneDims
 from ...signature.size_rules import Sizes, sizes_of
@@ -99,7 +99,7 @@ class _Pending:
         options: plain values among the model's options.
         narrow: whose rules of sizes do not admit its calls; None: there is none.
         written: whether the block of the call under way wrote into a container that it is given; None: no call is.
-        viewed: that call, where a view has opened it.
+        viewed: a copy of that call, where a view has opened it: the block may write into what it is given.
     """
 
     request: Request
@@ -115,21 +115,28 @@ class _Pending:
 
 
 def _wrong_view(
-    block: torch.nn.Module, named: Mapping[str, Any], result: Any, left: Callable[[], Any]
+    block: torch.nn.Module, named: Mapping[str, Any], result: Callable[[], tuple[Any, Any]]
 ) -> Reason | None:
     """Why a view does not show what a block does: alone with what the view takes out, it returns and leaves the same.
 
     All graphs of the block, and what they are compared with, go by the view. Another ComfyUI may have other blocks.
     """
     try:
-        alone, left_alone = called(block, named)
-        its = left()
-        if _alike(alone, result) and (its is None or _alike(left_alone, its)):
+        (alone, left_alone), (its, left) = called(block, named), result()
+        if _alike(alone, its) and (left is None or _alike(left_alone, left)):
             return None
     except Exception as error:  # of the block's
         log.debug("a block could not be called alone", exc_info=True)
         return reasons.CallFailed(type(error).__name__, in_brief(error, 120))
     return reasons.OtherResult("other values by itself", "those of its call")
+
+
+def _copied(named: Mapping[str, Any], packages: Sequence[str]) -> Mapping[str, Any]:
+    """A call with tensors of its own."""
+    form, leaves = flatten(named, packages)
+    tensors = [one.clone() if isinstance(one, torch.Tensor) else one for one in leaves]
+    copied: Mapping[str, Any] = rebuild(form, tensors, options_of(named), functions_of(form, named))
+    return copied
 
 
 def _alike(found: Any, wanted: Any) -> bool:
@@ -168,23 +175,22 @@ class Kinds:
         for one in self._pending:
             if one.kind is kind:
                 one.written = watched(named, self._client.packages)
-                one.viewed = named if VIEWED in named else None
+                one.viewed = _copied(named, self._client.packages) if VIEWED in named else None
                 if len(one.seen) < _MOST_SEEN:
                     one.seen.append(sizes_of(leaves))
 
-    def settle(self, block: torch.nn.Module, result: Any, left: Callable[[], Any]) -> None:
+    def settle(self, block: torch.nn.Module, result: Callable[[], tuple[Any, Any]]) -> None:
         """Refuse a kind whose block wrote into what it was given: its graph would not. Or one whose view is wrong.
 
         Args:
-            result: what the block returned for the call that was noted.
-            left: gives what it left, see `View.left`.
+            result: gives what the block returned for the call that was noted, see `View.open_result`.
         """
         for one in [*self._pending]:
             refusal: Reason | None = None
             if one.written is not None and one.written():
                 refusal = reasons.BlockWrites(one.kind.name)
             elif one.viewed is not None:
-                refusal = _wrong_view(block, one.viewed, result, left)
+                refusal = _wrong_view(block, one.viewed, result)
             if refusal is not None:
                 one.kind.refusal = refusal
                 self._pending.remove(one)

@@ -23,7 +23,7 @@ from ...compiler.blocks.repeated import repeated_blocks
 from ...signature.call_rules import Attention
 from ...signature.call_tree import OPTIONS
 from ...signature.parameters import options_of, parameters_of
-from ...signature.views import closed, left_by, opened
+from ...signature.views import closed, opened, opened_result
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..guards import ambient_modes, code_guard
 from ..guards.guard_cache import GuardCache
@@ -224,7 +224,7 @@ class BlockRun:
         with self._modulation.watched(one, method, args, kwargs, served.reason) as watched:
             result = getattr(type(block), method)(block, *args, **kwargs)
         cls: Any = type(block)
-        self._kinds.settle(block, result, lambda: left_by(block, parameters_of(cls, method).bind(args, kwargs)))
+        self._kinds.settle(block, lambda: opened_result(block, parameters_of(cls, method).bind(args, kwargs), result))
         if watched.named:
             self._kinds.instead(one, watched.named)
         return result

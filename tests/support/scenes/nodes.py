@@ -38,6 +38,13 @@ def compiled_vae(vae: Any, node: str = NODE, **options: Any) -> Any:
     return hook.compile_vae(vae, hook.VaeNodeOptions(**{"parts": "both", **options}), node)[0]
 
 
+def compiled_clip(clip: Any, node: str = NODE, **options: Any) -> Any:
+    """The CLIP as Compile CLIP hands it on, with all texts compiled."""
+    from onegraph.host.calls.clip_hook import ClipNodeOptions, compile_clip
+
+    return compile_clip(clip, ClipNodeOptions(**{"backend": "inductor", "parts": "both", **options}), node)[0]
+
+
 def told(node: str = NODE) -> str:
     """What the node shows after its last run."""
     from onegraph.host.show import status

@@ -56,18 +56,42 @@ def test_a_function_local_to_another_pack_is_refused() -> None:
 
 
 class Scaled(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, factor: int | None = None) -> None:
         super().__init__()
-        self.scale = lambda x: 2 * x
+        self.other = lambda x: x
+        self.scale = (lambda x: 2 * x) if factor is None else (lambda x: factor * x)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.scale(x)
+        return self.scale(x) + self.other(x)
 
 
 def test_a_local_function_of_the_models_own_code_is_blamed_on_nobody_else() -> None:
     with pytest.raises(CaptureError, match=r"own code.*<locals>") as raised:
-        skeleton.dump(Scaled())
+        skeleton.dump(Scaled(3))
     assert "custom node" not in str(raised.value)
+
+
+def test_a_local_function_without_values_of_its_own_is_found_again() -> None:
+    """As the activation of ComfyUI's Gemma."""
+    arrived = skeleton.load(skeleton.dump(Scaled()), toy.CPU)
+    assert torch.equal(arrived(torch.ones(2)), 3 * torch.ones(2))
+
+
+def _inner() -> torch.nn.Module:
+    class Inner(torch.nn.Linear):
+        pass
+
+    return Inner(2, 2)
+
+
+def test_a_part_of_a_local_class_is_left_out() -> None:
+    """Whoever calls it is not captured; a model of such a class is refused."""
+    arrived = skeleton.load(skeleton.dump(torch.nn.Sequential(torch.nn.Linear(2, 2), _inner())), toy.CPU)
+    arrived[0](torch.ones(2))
+    with pytest.raises(NotImplementedError):
+        arrived(torch.ones(2))
+    with pytest.raises(CaptureError):
+        skeleton.dump(_inner())
 
 
 def test_a_weight_of_a_foreign_tensor_class_is_refused() -> None:

@@ -1,0 +1,96 @@
+"""Small text models of ComfyUI's own classes with seeded weights, as ComfyUI's own CLIP object holds them."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+VOCABULARY = 512
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+@dataclass(frozen=True)
+class SmallText:
+    """A small text model.
+
+    Attributes:
+        cls: `module:name` of its class.
+        config: what it is made with.
+        windows: of its blocks, where attention does not reach back to all tokens.
+        generates: whether the host makes texts with it; it encodes prompts anyway.
+    """
+
+    cls: str
+    config: Mapping[str, Any] = field(default_factory=lambda: _SIZES)
+    windows: Sequence[Any] = ()
+    generates: bool = True
+
+
+_T5 = {
+    "num_layers": 3, "d_model": 64, "d_kv": 16, "num_heads": 4, "d_ff": 96, "dense_act_fn": "gelu_pytorch_tanh",
+    "is_gated_act": True, "vocab_size": VOCABULARY,
+}  # fmt: skip
+_CLIP = {
+    "num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96,
+    "hidden_act": "quick_gelu", "eos_token_id": 511, "max_position_embeddings": 77, "vocab_size": VOCABULARY,
+}  # fmt: skip
+_LLAMA = "comfy.text_encoders.llama"
+TEXTS = {
+    "qwen 3": SmallText(f"{_LLAMA}:Qwen3_4B"),
+    "ministral 3": SmallText(f"{_LLAMA}:Ministral3_3B"),
+    "gemma 2": SmallText(f"{_LLAMA}:Gemma2_2B"),
+    "gemma 3": SmallText(f"{_LLAMA}:Gemma3_4B", windows=(24, False, 24)),
+    "qwen 2.5": SmallText(f"{_LLAMA}:Qwen25_3B", generates=False),
+    "t5": SmallText("comfy.text_encoders.t5:T5", {**_T5, "model_type": "t5"}, generates=False),
+    "umt5": SmallText("comfy.text_encoders.t5:T5", {**_T5, "model_type": "umt5"}, generates=False),
+    "clip": SmallText("comfy.clip_model:CLIPTextModel", _CLIP, generates=False),
+}
+
+
+def load(name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
+    """ComfyUI's CLIP with a small model; its tokens are numbers, see `tokens`."""
+    import comfy.sd
+    from comfy import sd1_clip
+
+    small = TEXTS[name]
+    module, _, cls = small.cls.partition(":")
+
+    def transformer(config: dict[str, Any], dtype: Any, device: Any, operations: Any) -> Any:
+        made = getattr(importlib.import_module(module), cls)({**small.config}, dtype, device, operations)
+        for layer, window in zip(made.model.layers if small.windows else (), small.windows, strict=True):
+            layer.sliding_attention = window
+        return made
+
+    model = functools.partial(
+        sd1_clip.SDClipModel, textmodel_json_config={}, model_class=transformer, special_tokens={"pad": 0},
+        layer="hidden", layer_idx=-2, layer_norm_hidden_state=False, enable_attention_masks=True,
+        return_attention_masks=True,
+    )  # fmt: skip
+    clip = functools.partial(sd1_clip.SD1ClipModel, name="text", clip_model=model)
+    target = SimpleNamespace(params={}, clip=clip, tokenizer=lambda **kwargs: SimpleNamespace())
+    loaded = comfy.sd.CLIP(target, model_options={"dtype": dtype})
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in loaded.cond_stage_model.parameters():
+            drawn = torch.randn(weight.shape, generator=generator)
+            weight.copy_(drawn * weight.shape[-1] ** -0.5 if weight.ndim > 1 else 1 + 0.1 * drawn)
+    return loaded
+
+
+def tokens(count: int, seed: int = 1, chunks: int = 1) -> Any:
+    """A prompt as ComfyUI's tokenizers give it, in chunks of so many tokens."""
+    drawn = torch.randint(1, VOCABULARY - 1, (chunks, count), generator=torch.Generator().manual_seed(seed))
+    return {"text": [[(one, 1.0) for one in chunk] for chunk in drawn.tolist()]}
