@@ -41,7 +41,7 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
         r.ResidualSize, r.EagerNotFinite, r.GraphNotFinite, r.WeightsMoving, r.OffloadedWeights,
     ),
     "not_served": (
-        r.NotCompilable, r.VideoFrames, r.UnionControlNet, r.VideoVae, r.OwnTiling, r.NotACompilableVae,
+        r.NotCompilable, r.VideoFrames, r.UnionControlNet, r.VideoVae, r.OwnTiling, r.NotACompilableVae, r.NoTextBlocks,
         r.SeveralFrames, r.UnusualVae, r.SplitBatches, r.BackendCannotServe,
     ),
     "quarantined": (

@@ -63,7 +63,8 @@ def test_a_view_that_is_wrong_for_a_block_is_seen_at_its_first_call(
     places = views.Places(1, 2, "kept", "at")
     block, x, kept = Repeating(), torch.randn(1, 2, 2, 3, 3), [torch.randn(1, 2, frames, 3, 3)]
     named = views.opened(block, parameters_of(Repeating).bind((x, kept, [0]), {}))
-    refusal = _wrong_view(block, named, block(x, kept, [0]), lambda: kept)
+    result = block(x, kept, [0]), kept
+    refusal = _wrong_view(block, named, lambda: result)
     assert isinstance(refusal, OtherResult) is wrong and (refusal is None) is not wrong
-    other = [kept[0] + 1]
-    assert isinstance(_wrong_view(block, named, called(block, named)[0], lambda: other), OtherResult)
+    other = called(block, named)[0], [kept[0] + 1]
+    assert isinstance(_wrong_view(block, named, lambda: other), OtherResult)
