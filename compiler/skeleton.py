@@ -25,6 +25,13 @@ from ..common.zeros import Zeros
 from .code import code_digest, fingerprint
 from .composite_weights import NONE, PLAIN, Composites, class_name
 
+_PACK = __name__.removesuffix("compiler.skeleton")
+
+
+def _is_packs(value: Any) -> bool:
+    """Whether the pack itself has put a value on a module, as it does while calls of the module are routed."""
+    return type(value).__module__.startswith(_PACK)
+
 
 class _Pickler(pickle.Pickler):
     """Leaves out what custom nodes left behind on modules and no code of the model's classes refers to."""
@@ -64,7 +71,7 @@ class _Pickler(pickle.Pickler):
             name: value
             for name, value in vars(obj).items()
             if name in fingerprint.OF_EVERY_MODULE
-            or (name in self._referenced and not fingerprint.is_own_method(obj, name, value))
+            or (name in self._referenced and not fingerprint.is_own_method(obj, name, value) and not _is_packs(value))
         }
         # Not a function of the pack: the compiling process knows the pack by another name.
         return copyreg.__newobj__, (cls,), state  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ import torch
 from .other_sizes import Arguments, NewSizes
 
 _CACHE = 4  # dimensions of keys and of values: batch, heads, tokens, channels
-_MANY = 100  # tokens, from which on further calls have about as many: code may ask whether there are more than so many
+_MANY = 50  # tokens, from which on further calls have about as many: code may ask whether there are more than so many
 
 
 @dataclass(frozen=True)

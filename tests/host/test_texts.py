@@ -19,8 +19,9 @@ SAME = 1e-5  # relative L2
 SAMPLED = {"do_sample": True, "temperature": 1.0, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "seed": 5}
 GREEDY = {"do_sample": False}
 QUICK = ("qwen 3", "clip")  # whose graphs `make test` compiles; the second's blocks write into what they are given
-GENERATING = [name for name, one in texts.TEXTS.items() if one.generates]
-LENGTHS = ((17, 30), (5, 8), (40, 12))  # of prompts and of texts
+SMALL = [name for name, one in texts.TEXTS.items() if not one.tokenizer[0]]
+GENERATING = [name for name in SMALL if texts.TEXTS[name].generates]
+LENGTHS = ((17, 60), (5, 8), (90, 12))  # of prompts and of texts
 
 
 def marked(names: list[str]) -> list[Any]:
@@ -40,9 +41,9 @@ def test_tokens_of_any_length(name: str, counters: Counters, graphs_home: Path) 
     """Two calls are eager, of a prompt and of a token; then graphs serve all, other weights, and another process."""
     clip, fast = texts.load(name), compiled_clip(texts.load(name))
     windows = len(texts.TEXTS[name].windows)  # blocks that attend to some tokens alone have more kinds of calls
-    check(fast, clip, 9, 30)
+    check(fast, clip, 9, 60)
     assert counters.compiles and counters.compiled_calls
-    check(fast, clip, 40, 2)
+    check(fast, clip, 77, 2)
     assert (counters.eager_calls, counters.compiles) == ((6, 2) if not windows else (10, 6)), counters.reasons
     compiles = counters.compiles
     before = counters.eager_calls
@@ -58,10 +59,10 @@ def test_tokens_of_any_length(name: str, counters: Counters, graphs_home: Path) 
         assert fresh.counters.compiled_calls and fresh.counters.restores
 
 
-@pytest.mark.parametrize("name", marked([*texts.TEXTS]))
+@pytest.mark.parametrize("name", marked(SMALL))
 def test_prompts_of_any_length(name: str, counters: Counters, graphs_home: Path) -> None:
     clip, fast = texts.load(name), compiled_clip(texts.load(name))
-    lengths = (77,) if name == "clip" else (9, 30, 17, 40, 5, 77)  # which pads all prompts
+    lengths = (77,) if name == "clip" else (9, 77, 30, 17, 5, 90)  # which pads all prompts
     asked = [texts.tokens(length, chunks=chunks) for chunks in (1, 3, 2) for length in lengths]
     for number, one in enumerate(asked):
         if number == 2:

@@ -42,6 +42,7 @@ class Outcome:
         status: `success`, `error` or `interrupted`.
         texts: text shown on nodes while it ran, (node id, text) in order.
         images: pixels of every saved image, uint8 [H, W, 3].
+        written: every text that an output node shows.
         progress: number of progress messages.
         ticks: of those messages the value, its largest, the seconds since queueing, and the node.
         seconds: from queueing to the end.
@@ -51,6 +52,7 @@ class Outcome:
     texts: list[tuple[str, str]] = field(default_factory=list)
     images: list[Any] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
     progress: int = 0
     ticks: list[tuple[int, int, float, str]] = field(default_factory=list)
     seconds: float = 0.0
@@ -218,6 +220,7 @@ class Server:
         outcome.seconds = time.monotonic() - started
         history = self._history(prompt_id)
         for output in history.get("outputs", {}).values():
+            outcome.written += output.get("text", [])
             for image in output.get("images", []):
                 outcome.files.append(image["filename"])
                 outcome.images.append(self.image(image["filename"], image["subfolder"], image["type"]))

@@ -68,6 +68,6 @@ def clip_vision():
     return _Vision()
 
 
-from . import patches, steering, transformers  # noqa: E402, F401 - each registers its nodes
+from . import patches, steering, texts, transformers  # noqa: E402, F401 - each registers its nodes
 
 NODE_CLASS_MAPPINGS = NODES

@@ -31,12 +31,14 @@ class SmallText:
         config: what it is made with.
         windows: of its blocks, where attention does not reach back to all tokens.
         generates: whether the host makes texts with it; it encodes prompts anyway.
+        tokenizer: of the host's, `module:name`, and the name of its tokens; empty: tokens are numbers, see `tokens`.
     """
 
     cls: str
     config: Mapping[str, Any] = field(default_factory=lambda: _SIZES)
     windows: Sequence[Any] = ()
     generates: bool = True
+    tokenizer: tuple[str, str] = ("", "text")
 
 
 _T5 = {
@@ -50,9 +52,14 @@ _CLIP = {
 _LLAMA = "comfy.text_encoders.llama"
 TEXTS = {
     "qwen 3": SmallText(f"{_LLAMA}:Qwen3_4B"),
+    "qwen 3 with words": SmallText(
+        f"{_LLAMA}:Qwen3_4B",
+        {**_SIZES, "vocab_size": 151936},
+        tokenizer=("comfy.text_encoders.z_image:ZImageTokenizer", "qwen3_4b"),
+    ),
     "ministral 3": SmallText(f"{_LLAMA}:Ministral3_3B"),
     "gemma 2": SmallText(f"{_LLAMA}:Gemma2_2B"),
-    "gemma 3": SmallText(f"{_LLAMA}:Gemma3_4B", windows=(24, False, 24)),
+    "gemma 3": SmallText(f"{_LLAMA}:Gemma3_4B", windows=(60, False, 60)),
     "qwen 2.5": SmallText(f"{_LLAMA}:Qwen25_3B", generates=False),
     "t5": SmallText("comfy.text_encoders.t5:T5", {**_T5, "model_type": "t5"}, generates=False),
     "umt5": SmallText("comfy.text_encoders.t5:T5", {**_T5, "model_type": "umt5"}, generates=False),
@@ -61,15 +68,15 @@ TEXTS = {
 
 
 def load(name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
-    """ComfyUI's CLIP with a small model; its tokens are numbers, see `tokens`."""
+    """ComfyUI's CLIP with a small model."""
     import comfy.sd
     from comfy import sd1_clip
 
     small = TEXTS[name]
-    module, _, cls = small.cls.partition(":")
+    tokenizer, key = small.tokenizer
 
     def transformer(config: dict[str, Any], dtype: Any, device: Any, operations: Any) -> Any:
-        made = getattr(importlib.import_module(module), cls)({**small.config}, dtype, device, operations)
+        made = _class(small.cls)({**small.config}, dtype, device, operations)
         for layer, window in zip(made.model.layers if small.windows else (), small.windows, strict=True):
             layer.sliding_attention = window
         return made
@@ -79,8 +86,9 @@ def load(name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
         layer="hidden", layer_idx=-2, layer_norm_hidden_state=False, enable_attention_masks=True,
         return_attention_masks=True,
     )  # fmt: skip
-    clip = functools.partial(sd1_clip.SD1ClipModel, name="text", clip_model=model)
-    target = SimpleNamespace(params={}, clip=clip, tokenizer=lambda **kwargs: SimpleNamespace())
+    clip = functools.partial(sd1_clip.SD1ClipModel, name=key, clip_model=model)
+    made = _class(tokenizer) if tokenizer else lambda **kwargs: SimpleNamespace()
+    target = SimpleNamespace(params={}, clip=clip, tokenizer=made)
     loaded = comfy.sd.CLIP(target, model_options={"dtype": dtype})
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -88,6 +96,11 @@ def load(name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
             drawn = torch.randn(weight.shape, generator=generator)
             weight.copy_(drawn * weight.shape[-1] ** -0.5 if weight.ndim > 1 else 1 + 0.1 * drawn)
     return loaded
+
+
+def _class(name: str) -> Any:
+    module, _, cls = name.partition(":")
+    return getattr(importlib.import_module(module), cls)
 
 
 def tokens(count: int, seed: int = 1, chunks: int = 1) -> Any:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from onegraph.common.errors import CaptureError
 from onegraph.compiler import skeleton
 from onegraph.compiler.code import fingerprint
 from onegraph.compiler.composite_weights import Composites
+from onegraph.runtime.calls.routing import own_slot, routed
 
 
 def test_a_skeleton_travels_without_weights() -> None:
@@ -75,6 +77,14 @@ def test_a_local_function_without_values_of_its_own_is_found_again() -> None:
     """As the activation of ComfyUI's Gemma."""
     arrived = skeleton.load(skeleton.dump(Scaled()), toy.CPU)
     assert torch.equal(arrived(torch.ones(2)), 3 * torch.ones(2))
+
+
+def test_what_the_pack_itself_puts_on_a_module_stays_here() -> None:
+    """The compiling process knows the pack by another name."""
+    module = toy.Toy()
+    with routed([(module, [own_slot(module)])], mock.Mock()):
+        assert "forward" in vars(module)
+        assert "forward" not in vars(skeleton.load(skeleton.dump(module), toy.CPU))
 
 
 def _inner() -> torch.nn.Module:
