@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 STEPS = 2
+_TOKENS = 4  # of a text: its prompt is one call, and all others are alike
 MOST_ROUNDS = 4  # after which something compiles at each run
 _PAUSE = 0.3
 _SINK = "PreviewAny"  # takes anything, and writes nothing
-_CALLED = ("MODEL", "VAE", "CONTROL_NET")  # types of what runs graphs; those named PIPE hold some
+_CALLED = ("MODEL", "VAE", "CONTROL_NET", "CLIP")  # types of what runs graphs; those named PIPE hold some
 _OURS, _ONEDIFFS = ("OneGraphCompile", "OneGraphLoad"), ("OneDiff", "SVDSpeedup")  # that run graphs
 
 Prompt = dict[str, dict[str, Any]]
@@ -144,6 +145,8 @@ def shortened(prompt: Prompt, mode: Mode, size: str, types: Callable[[str], Node
             inputs |= {"start_at_step": 0, "end_at_step": 10000}
         elif kind == "SplitSigmas":
             inputs["step"] = 1
+        elif kind.startswith("TextGenerate") and isinstance(inputs.get("max_length"), int):
+            inputs["max_length"] = min(inputs["max_length"], _TOKENS)
         elif kind.startswith(_OURS):
             inputs["when_missing"] = "eager" if mode == "explain" else "wait"
         if size and kind.startswith("Empty") and isinstance(inputs.get("width"), int):

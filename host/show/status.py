@@ -17,7 +17,7 @@ MOST_NODES = 200  # of which texts are kept: a client may name the nodes of each
 
 # The lines of a node come in this order. A model's runs have no name of their own.
 _MODEL, _DECODER, _ENCODER = "", "decoder", "encoder"
-_PARTS = (_MODEL, _DECODER, _ENCODER)
+_PARTS = (_MODEL, _DECODER, _ENCODER, "generation", "encoding")
 # What a node shows before its first run, by the name it gives it, and the components whose runs replace it.
 _COVERED = {"": _PARTS, "model": (_MODEL,), "VAE": (_DECODER, _ENCODER)}
 
@@ -62,7 +62,7 @@ class _Node:
     reports: list[tuple[str, RunReport]] = field(default_factory=list)
 
     def text(self) -> str:
-        labels = {_MODEL: "model: " if "model" in self.intros else "", _DECODER: "decoder: ", _ENCODER: "encoder: "}
+        labels = {part: f"{part}: " for part in _PARTS} | {_MODEL: "model: " if "model" in self.intros else ""}
         shown: list[str] = []
         for part in _PARTS:
             shown += [
