@@ -1,27 +1,22 @@
 """Video VAEs at full size: a decode eager, by block graphs and by torch.compile of each block, on this GPU.
 
-`python -m benchmarks.gpu.videos --vae "wan 2.1" --out FILE`, in an environment with ComfyUI (`COMFYUI_PATH`). Weights
+`python -m benchmarks.gpu.videos --model "wan 2.1" --out FILE`, in an environment with ComfyUI (`COMFYUI_PATH`). Weights
 are seeded random numbers, in bfloat16. Each way is a process of its own; block graphs run twice, with an empty store
 and with what the first process stored. One table and one JSON file.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
-import os
 import statistics
-import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks.gpu.ways import ROOT, Benchmark, Row, about_graphs, result_of
+
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 
-WAYS = ("eager", "ours", "ours, restored", "torch.compile by block")
 LATENTS = {  # by VAE: channels, frames, height and width of latents, of 480p or as its model's templates have it
     "wan 2.1": (16, 21, 60, 104),
     "wan 2.2": (48, 13, 44, 80),
@@ -71,7 +66,7 @@ def loaded(name: str) -> Any:
     return vaes.held(module, full, module.state_dict(), torch.bfloat16)
 
 
-def measure(name: str, way: str, repeats: int) -> dict[str, Any]:
+def measure(name: str, way: str, repeats: int) -> Row:
     """Decode in this process: seconds of the first and of later decodes, peak bytes, what ran."""
     from headless import host
 
@@ -93,7 +88,7 @@ def measure(name: str, way: str, repeats: int) -> dict[str, Any]:
             block.compile()
     channels, frames, height, width = LATENTS[name]
     z = torch.randn(1, channels, frames, height, width, generator=torch.Generator().manual_seed(1))
-    row: dict[str, Any] = {"way": way}
+    row: Row = {"way": way}
     times: list[float] = []
     for number in range(repeats + 2):
         if number == 2:
@@ -106,63 +101,18 @@ def measure(name: str, way: str, repeats: int) -> dict[str, Any]:
             images = chosen.decode(z)
         torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
-    torch.save(images.cpu(), Path(os.environ["BENCH_RESULTS"]) / f"{name}-{way}.pt")
+    torch.save(images.cpu(), result_of(name, way))
     row |= {"first_s": round(times[0], 2), "second_s": round(times[1], 2)}
     row |= {"decode_s": round(statistics.median(times[2:]), 3), "least_s": round(min(times[2:]), 3)}
     row["peak_mib"] = round((torch.cuda.max_memory_allocated() - held) / 2**20)
-    if way.startswith("ours"):
-        from onegraph.host.show import status
-        from onegraph.runtime.obtain.registry import registry
-
-        counters = registry().counters
-        row |= {"text": status.last_runs["7:decoder"].to_json()["text"], "compiles": counters.compiles}
-        row |= {"compiled_calls": counters.compiled_calls, "eager": {str(k): v for k, v in counters.reasons.items()}}
-    return row
+    return row | (about_graphs("7:decoder") if way.startswith("ours") else {})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--vae", choices=LATENTS, default="wan 2.1")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--ways", default=";".join(WAYS), help="separated by semicolons")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "benchmarks")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    os.environ["BENCH_RESULTS"] = str(given.work)
-    os.environ.setdefault("ONEGRAPH_HOME", str(given.work / "graphs"))
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(given.work / "torch-compile"))
-    given.work.mkdir(parents=True, exist_ok=True)
-    if given.one:
-        print(json.dumps(measure(given.vae, given.one, given.repeats)))
-        return
-    rows: list[dict[str, Any]] = []
-    for way in given.ways.split(";"):
-        command = [sys.executable, "-m", "benchmarks.gpu.videos", "--vae", given.vae, "--one", way]
-        command += ["--repeats", str(given.repeats), "--work", str(given.work)]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ended.returncode:
-            print(f"{way}: {ended.stderr[-1500:]}", flush=True)
-            continue
-        row = json.loads(ended.stdout.strip().splitlines()[-1])
-        row |= _difference(given.work, given.vae, way)
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-        if given.out:
-            found = {"vae": given.vae, "latents": LATENTS[given.vae], "rows": rows}
-            given.out.write_text(json.dumps(found, indent=1))
-
-
-def _difference(work: Path, name: str, way: str) -> dict[str, float]:
+def compared(found: Any, eager: Any) -> Row:
     """The largest and the mean difference of frames from eager's, in steps of 8 bits."""
-    import torch
-
-    eager, found = (work / f"{name}-{one}.pt" for one in ("eager", way))
-    if not eager.is_file() or way == "eager":
-        return {}
-    differences = 255 * (torch.load(found).float() - torch.load(eager).float()).abs()
+    differences = 255 * (found.float() - eager.float()).abs()
     return {"most_of_255": round(float(differences.max()), 2), "mean_of_255": round(float(differences.mean()), 4)}
 
 
 if __name__ == "__main__":
-    main()
+    Benchmark("benchmarks.gpu.videos", {**LATENTS}, measure, compared).main(str(__doc__))

@@ -69,10 +69,14 @@ TEXTS = {
 
 def load(name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
     """ComfyUI's CLIP with a small model."""
+    return loaded(TEXTS[name], dtype, seed)
+
+
+def loaded(small: SmallText, dtype: torch.dtype, seed: int = 0) -> Any:
+    """ComfyUI's CLIP with a model."""
     import comfy.sd
     from comfy import sd1_clip
 
-    small = TEXTS[name]
     tokenizer, key = small.tokenizer
 
     def transformer(config: dict[str, Any], dtype: Any, device: Any, operations: Any) -> Any:
@@ -87,15 +91,16 @@ def load(name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
         return_attention_masks=True,
     )  # fmt: skip
     clip = functools.partial(sd1_clip.SD1ClipModel, name=key, clip_model=model)
-    made = _class(tokenizer) if tokenizer else lambda **kwargs: SimpleNamespace()
-    target = SimpleNamespace(params={}, clip=clip, tokenizer=made)
-    loaded = comfy.sd.CLIP(target, model_options={"dtype": dtype})
-    generator = torch.Generator().manual_seed(seed)
+    words = _class(tokenizer) if tokenizer else lambda **kwargs: SimpleNamespace()
+    target = SimpleNamespace(params={}, clip=clip, tokenizer=words)
+    made = comfy.sd.CLIP(target, model_options={"dtype": dtype})
+    device = made.patcher.load_device
+    generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
-        for weight in loaded.cond_stage_model.parameters():
-            drawn = torch.randn(weight.shape, generator=generator)
+        for weight in made.cond_stage_model.parameters():
+            drawn = torch.randn(weight.shape, generator=generator, device=device)
             weight.copy_(drawn * weight.shape[-1] ** -0.5 if weight.ndim > 1 else 1 + 0.1 * drawn)
-    return loaded
+    return made
 
 
 def _class(name: str) -> Any:
