@@ -31,7 +31,7 @@ class OneGraphCompileCLIP(io.ComfyNode):
             inputs=[
                 io.Clip.Input(
                     "clip",
-                    tooltip="Text models of Qwen 2.5, Qwen 3, Ministral 3, Gemma 2 and 3, T5 and CLIP; others pass.",
+                    tooltip="Text models of Qwen 2.5, 3 and 3.5, Ministral 3, Gemma 2 to 4, T5 and CLIP; others pass.",
                 ),
                 inputs.texts(),
                 inputs.when_missing(),

@@ -40,9 +40,11 @@ class _Lengths:
         return value if first == 0 else _at(value, 0, self.batch, self.new_batch)
 
     def cache(self, keys: torch.Tensor, values: torch.Tensor, count: int) -> Any:
-        """Keys and values with room for another number of tokens; some were there before, if there were any."""
-        count = self.near(count) if count else count
-        shape = (*keys.shape[:2], count + self.new_tokens + self.more)
+        """Keys and values of another number of tokens, with room for more where the call's have some."""
+        was, count = count, self.near(count) if count else count
+        if values.ndim != _CACHE or keys.shape[2] < was:  # a state, or those of the last tokens alone
+            return keys, values, count
+        shape = (*keys.shape[:2], count + (self.new_tokens + self.more if keys.shape[2] > was else 0))
         return keys.new_zeros((*shape, keys.shape[3])), values.new_zeros((*shape, values.shape[3])), count
 
 
@@ -55,7 +57,8 @@ def _at(value: torch.Tensor, dim: int, was: int, now: int) -> torch.Tensor:
 def ways(named: Mapping[str, Any], sizes: NewSizes) -> list[Callable[[], Arguments]]:
     """Return the ways to have a call at other lengths; none, if it has no tokens.
 
-    The second way leaves out what may be bound to the tokens of the call, such as where among them images are.
+    The second way leaves out what may be bound to the tokens of the call, such as where among them images are; the
+    third one whatever else is a tensor.
     """
     caches = [name for name, value in named.items() if _is_list_of_caches(value)]
     main = next((one for one in named.values() if isinstance(one, torch.Tensor) and one.ndim == 3), None)
@@ -66,7 +69,10 @@ def ways(named: Mapping[str, Any], sizes: NewSizes) -> list[Callable[[], Argumen
     if tokens > 1:
         new = _Lengths(batch, tokens, new.new_batch, new.near(tokens) if tokens > _MANY else sizes.tokens, sizes.tokens)
     some = {name: value if name in caches or _goes_without(value) else None for name, value in named.items()}
-    return [functools.partial(_resized, kept, caches, new) for kept in (named, some)]
+    fewest = {
+        name: None if isinstance(value, torch.Tensor) and value is not main else value for name, value in some.items()
+    }
+    return [functools.partial(_resized, kept, caches, new) for kept in (named, some, fewest)]
 
 
 def _is_list_of_caches(value: Any) -> bool:
@@ -75,8 +81,8 @@ def _is_list_of_caches(value: Any) -> bool:
 
 def _is_cache(value: Any) -> bool:
     if type(value) is not tuple or len(value) != 3 or type(value[2]) is not int:
-        return False
-    return all(isinstance(one, torch.Tensor) and one.ndim == _CACHE for one in value[:2])
+        return value == ()  # of the first call, or of a block that attends to another one's
+    return all(isinstance(one, torch.Tensor) and one.ndim > 2 for one in value[:2])
 
 
 def _goes_without(value: Any) -> bool:
@@ -86,4 +92,4 @@ def _goes_without(value: Any) -> bool:
 
 def _resized(named: Mapping[str, Any], caches: list[str], new: _Lengths) -> Arguments:
     made = {name: new.of(value) for name, value in named.items() if name not in caches}
-    return made | {name: [new.cache(*one) for one in named[name]] for name in caches}
+    return made | {name: [new.cache(*one) if one else () for one in named[name]] for name in caches}

@@ -27,9 +27,11 @@ class TextBlock:
         return {**named, _FUNCTION: _name_of(named[_FUNCTION])}
 
     def call(self, block: torch.nn.Module, opened: Mapping[str, Any]) -> Any:
+        return self._called(block, {**opened, _FUNCTION: _named(opened[_FUNCTION])}), None
+
+    def _called(self, block: torch.nn.Module, opened: Mapping[str, Any]) -> Any:
         cls: Any = type(block)
-        named = {name: value for name, value in opened.items() if name not in (views.VIEWED, _BEYOND)}
-        return cls.forward(block, **{**named, _FUNCTION: _named(named[_FUNCTION])}), None
+        return cls.forward(block, **{name: one for name, one in opened.items() if name not in (views.VIEWED, _BEYOND)})
 
     def close(self, block: torch.nn.Module, named: Mapping[str, Any], returned: Any) -> Any:
         return returned[0]
@@ -96,6 +98,83 @@ class DecoderBlock(TextBlock):
         return returned, _last([one[:, :, :count] for one in kept], named["x"].shape[1])
 
 
+class HybridBlock(DecoderBlock):
+    """Of Qwen 3.5's blocks, most of which keep a state of their own in place of keys and values, and change it.
+
+    These compute a prompt by a loop over its parts, as many as it has, which no graph stands for.
+    """
+
+    def open(self, block: torch.nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
+        past = named[_PAST]
+        if _has_keys(block):
+            return super().open(block, named)
+        if not past or not past[2] or named["x"].shape[1] > 1:
+            raise TypeError("a prompt")
+        return {**TextBlock.open(self, block, named), _PAST: [*past[:2]]}
+
+    def call(self, block: torch.nn.Module, opened: Mapping[str, Any]) -> Any:
+        past = opened[_PAST]
+        if not _has_keys(block):
+            past = (*(one.clone() for one in past), 1)
+            (result, present), _ = TextBlock.call(self, block, {**opened, _PAST: past})
+            return result, tuple(present[:2])
+        if past is not None and not past:  # the block takes three values apart
+            nothing = opened["x"].new_zeros((1, 1, 0, 1))
+            (result, present), _ = TextBlock.call(self, block, {**opened, _PAST: (nothing, nothing, 0)})
+            return result, _last(present, opened["x"].shape[1])
+        return super().call(block, opened)
+
+    def close(self, block: torch.nn.Module, named: Mapping[str, Any], returned: Any) -> Any:
+        if _has_keys(block):
+            return super().close(block, named, returned)
+        result, states = returned
+        return result, (*states, named[_PAST][2] + 1)
+
+    def open_result(self, block: torch.nn.Module, named: Mapping[str, Any], result: Any) -> tuple[Any, Any]:
+        if _has_keys(block):
+            return super().open_result(block, named, result)
+        return result[0], result[1][:2]
+
+
+def _has_keys(block: torch.nn.Module) -> bool:
+    return getattr(block, "layer_type", "") != "linear_attention"
+
+
+class GrowingBlock(TextBlock):
+    """Of Gemma 4's blocks, which are given keys and values of tokens before as they are, and return longer ones.
+
+    Those that a block has attended to are a result, which the last blocks are given as they are (`shared_kv`).
+    """
+
+    def open(self, block: torch.nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
+        past, shared, new = named[_PAST], named["shared_kv"], named["x"].shape[1]
+        made = {**named, _PAST: past if past is None else [*past[:2]]}
+        keys = shared[0].shape[2] if shared else new + (past[0].shape[2] if past else 0)
+        if self._window(block) and keys >= self._window(block):
+            made[_BEYOND] = True
+        return made
+
+    def call(self, block: torch.nn.Module, opened: Mapping[str, Any]) -> Any:
+        past = opened[_PAST]
+        result, _, attended = self._called(block, {**opened, _PAST: (*past, past[0].shape[2]) if past else past})
+        return result, attended
+
+    def close(self, block: torch.nn.Module, named: Mapping[str, Any], returned: Any) -> Any:
+        result, attended = returned
+        past, window = named[_PAST], self._window(block)
+        if past is None or attended is None:
+            return result, None, attended
+        kept = [one[:, :, 1 - window :] if window and one.shape[2] > window - 1 else one for one in attended]
+        return result, (*kept, (past[2] if past else 0) + named["x"].shape[1]), attended
+
+    def open_result(self, block: torch.nn.Module, named: Mapping[str, Any], result: Any) -> tuple[Any, Any]:
+        return result[0], result[2]
+
+    @staticmethod
+    def _window(block: torch.nn.Module) -> int:
+        return int(getattr(block, "sliding_attention", 0))
+
+
 def _last(kept: Any, count: Any) -> tuple[torch.Tensor, ...]:
     """The keys and the values of the last tokens."""
     keys, values, *_ = kept
@@ -122,6 +201,8 @@ def register() -> None:
     views.register("comfy.text_encoders.t5:T5Block", TextBlock())
     views.register("comfy.text_encoders.llama:TransformerBlock", DecoderBlock())
     views.register("comfy.text_encoders.llama:TransformerBlockGemma2", DecoderBlock("sliding_attention"))
+    views.register("comfy.text_encoders.qwen35:Qwen35TransformerBlock", HybridBlock())
+    views.register("comfy.text_encoders.gemma4:TransformerBlockGemma4", GrowingBlock())
 
 
 def text_models(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
