@@ -17,7 +17,7 @@ from ...signature.modulation import GIVEN, watching
 from ...signature.parameters import called as call_block
 from ...signature.parameters import options_of, parameters_of
 from ...signature.size_rules import Sizes, sizes_of
-from ...signature.views import opened
+from ...signature.views import closed, opened
 from ..code.fingerprint import Rules
 from .repeated import entries_of, structures
 
@@ -128,17 +128,19 @@ def recording(
 
         def called(*args: Any, **kwargs: Any) -> Any:
             kind: Kind | None = None
+            bound: dict[str, Any] = {}
             named: Mapping[str, Any] = {}
             if threading.get_ident() != thread or inside:  # what a block's methods call is part of them
                 return getattr(cls, method)(block, *args, **kwargs)
             with contextlib.suppress(TypeError):  # the class's own method says what is wrong
-                named = opened(block, parameters_of(cls, method).bind(args, kwargs))
+                bound = parameters_of(cls, method).bind(args, kwargs)
+                named = opened(block, bound)
                 if not given:
                     kind = recorded._note(name, structure_of[name], block, named, packages)
             inside.append(block)
             try:
                 if kind is not None and functions_in(kind.form):
-                    return with_functions(kind, block, named)
+                    return closed(block, bound, with_functions(kind, block, named))
                 with watching(block, named, packages, given) as watched:
                     result = getattr(cls, method)(block, *args, **kwargs)
             finally:

@@ -162,9 +162,10 @@ def _class_for(clip_class: Any) -> Any:
 
 
 def _with_hook(clip: Any, hook: ClipHook) -> Any:
-    """Give a CLIP, a fresh copy, a hook of ours; None of another node stays."""
+    """Give a CLIP, a fresh copy, a hook."""
     clip_class: Any = type(clip)
-    clip.__class__ = _class_for(clip_class)
+    if not isinstance(clip, Calls):
+        clip.__class__ = _class_for(clip_class)
     clip.onegraph = hook
     return clip
 

@@ -17,6 +17,7 @@ _ATTENTION = "comfy.ldm.modules.attention"
 _NAMES = ("attention_pytorch", "attention_basic", "attention_sub_quad")  # those of the host that texts are given
 _FUNCTION = "optimized_attention"
 _PAST = "past_key_value"
+_GROWING = 2  # values that a graph is given of keys and values without room: their length tells how many there are
 _BEYOND = "beyond window"  # an argument of calls whose tokens are more than attention reaches back to: another kind
 
 
@@ -43,6 +44,8 @@ class TextBlock:
 class DecoderBlock(TextBlock):
     """Of blocks that are given keys and values [B, heads, room, D] of so many tokens before, and fill in their own.
 
+    Where there is no room, a block returns longer ones, and so does its graph.
+
     Args:
         window: the attribute of a block that tells to how many tokens its attention reaches back, where it has one.
     """
@@ -60,6 +63,10 @@ class DecoderBlock(TextBlock):
         keys, values, count = past
         if not count:
             past = []
+        elif keys.shape[2] < count + new:
+            if window or keys.shape[2] != count:
+                raise TypeError("keys and values of other tokens")
+            past = [keys, values]
         elif window and new == 1 and count + new > window:  # how many of the last, as a constant of the form
             past = [keys, values, count, 1 - window]
         else:
@@ -68,26 +75,30 @@ class DecoderBlock(TextBlock):
 
     def call(self, block: torch.nn.Module, opened: Mapping[str, Any]) -> Any:
         past = opened[_PAST]
-        if past:
+        grows = past is not None and len(past) == _GROWING
+        if grows:
+            past = (*past, past[0].shape[2])
+        elif past:
             keys, values, count, *last = past
             start, length = (count + last[0], -last[0]) if last else (0, count)
             past = (keys.narrow(2, start, length), values.narrow(2, start, length), length)
         (result, present), _ = super().call(block, {**opened, _PAST: past})
-        return result, None if present is None else _last(present, opened["x"].shape[1])
+        if present is None or grows:
+            return result, present and tuple(present[:2])
+        return result, _last(present, opened["x"].shape[1])
 
     def close(self, block: torch.nn.Module, named: Mapping[str, Any], returned: Any) -> Any:
         result, new = returned
         if new is None:
             return result, None
-        past, added = named[_PAST], new[0].shape[2]
+        past, added = named[_PAST], named["x"].shape[1]
         if not past:
             return result, (*new, added)
         *kept, count = past
         if kept[0].shape[2] < count + added:
-            kept = [torch.cat((one[:, :, :count], more), 2) for one, more in zip(kept, new, strict=True)]
-        else:
-            for one, more in zip(kept, new, strict=True):
-                one[:, :, count : count + added] = more
+            return result, (*new, count + added)
+        for one, more in zip(kept, new, strict=True):
+            one[:, :, count : count + added] = more
         return result, (*kept, count + added)
 
     def open_result(self, block: torch.nn.Module, named: Mapping[str, Any], result: Any) -> tuple[Any, Any]:
@@ -95,6 +106,9 @@ class DecoderBlock(TextBlock):
         if present is None:
             return returned, None
         *kept, count = present
+        past = named[_PAST]
+        if past and 0 < past[2] == past[0].shape[2]:  # it had no room
+            return returned, tuple(kept)
         return returned, _last([one[:, :, :count] for one in kept], named["x"].shape[1])
 
 

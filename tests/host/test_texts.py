@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,22 @@ def test_a_clone_with_a_lora_is_compiled_too(counters: Counters, graphs_home: Pa
     assert results[0] != unpatched
     assert check(fast, clip, 9, 12) == unpatched
     assert (counters.compiles, counters.eager_calls) == before, counters.reasons
+
+
+def test_copies_that_other_packs_make(counters: Counters, graphs_home: Path) -> None:
+    """By `copy`, and by a clone of the CLIP's own class."""
+    clip = texts.load("qwen 3")
+
+    class Another(type(clip)):  # type: ignore[misc]
+        def clone(self, *args: Any, **kwargs: Any) -> Any:
+            return copy.copy(self)
+
+    clip.__class__ = Another
+    fast = compiled_clip(clip, when_missing="eager")
+    for one in (copy.copy(fast), copy.deepcopy(fast), fast.clone(), fast.clone().clone()):
+        assert isinstance(one, Another) and one.onegraph is fast.onegraph
+        check(one, clip, 9, 3)
+    assert counters.eager_calls == 4 * 9
 
 
 def test_weights_that_are_cast(counters: Counters, graphs_home: Path) -> None:

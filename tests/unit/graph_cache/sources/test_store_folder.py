@@ -26,4 +26,4 @@ def test_no_folder_stays_open(tmp_path: Path) -> None:
         for wrong in ("link/graph", "a/b/none", "../outside"):
             with pytest.raises((BadNameError, FileNotFoundError)):
                 folder.info(wrong)
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - files of earlier tests may be closed meanwhile
