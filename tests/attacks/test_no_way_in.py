@@ -89,7 +89,8 @@ def calls(name: str) -> list[ast.Call]:
 
 ONEDIFF, ACTIONS = "nodes/onediff.py", "nodes/onediff_actions.py"  # nodes with texts of old, and what they do
 # Objects that other nodes made, choices from lists, which ComfyUI refuses where they are not in the list, and numbers.
-HARMLESS = {f"io.{kind}.Input" for kind in ("Model", "Clip", "Vae", "ControlNet", "Latent", "Image", "Combo", "Boolean", "Int")}
+_KINDS = ("Model", "Clip", "Vae", "ControlNet", "Latent", "Image", "Combo", "Boolean", "Int")
+HARMLESS = {f"io.{kind}.Input" for kind in _KINDS}
 
 
 @pytest.mark.parametrize("name", [name for name in ENTRANCES if name.startswith("nodes/")])
