@@ -61,7 +61,7 @@ def test_tokens_of_any_length(name: str, counters: Counters, graphs_home: Path) 
         assert fresh.counters.compiled_calls and fresh.counters.restores
 
 
-@pytest.mark.parametrize("name", marked(SMALL))
+@pytest.mark.parametrize("name", marked([name for name in SMALL if texts.TEXTS[name].encodes]))
 def test_prompts_of_any_length(name: str, counters: Counters, graphs_home: Path) -> None:
     clip, fast = texts.load(name), compiled_clip(texts.load(name))
     lengths = (77,) if name == "clip" else (9, 77, 30, 17, 5, 90)  # which pads all prompts
@@ -72,7 +72,8 @@ def test_prompts_of_any_length(name: str, counters: Counters, graphs_home: Path)
         found, wanted = fast.encode_from_tokens(one), clip.encode_from_tokens(one)
         assert found.shape == wanted.shape
         assert relative_l2(found, wanted) < SAME
-    assert before[0] and (counters.compiles, counters.eager_calls) == before, counters.reasons
+    looped = (len(asked) - 2) * texts.TEXTS[name].loops
+    assert before[0] and (counters.compiles, counters.eager_calls - looped) == before, counters.reasons
     assert counters.compiled_calls
 
 

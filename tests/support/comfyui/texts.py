@@ -30,7 +30,7 @@ class SmallText:
         cls: `module:name` of its class, or what makes it.
         config: what it is made with.
         windows: of its blocks, where attention does not reach back to all tokens; None: those of its class.
-        generates: whether the host makes texts with it; it encodes prompts anyway.
+        generates, encodes: whether the host makes texts with it, and encodes prompts.
         tokenizer: of the host's, `module:name`, and the name of its tokens; empty: tokens are numbers, see `tokens`.
         loops: how many of its blocks compute a prompt by a loop, which no graph does.
         wrapper: the host's class around it, if it is no common one.
@@ -43,6 +43,7 @@ class SmallText:
     tokenizer: tuple[str, str] = ("", "text")
     wrapper: str = ""
     loops: int = 0
+    encodes: bool = True
 
 
 _T5 = {
@@ -92,7 +93,11 @@ TEXTS = {
     "gemma 2": SmallText(f"{_LLAMA}:Gemma2_2B"),
     "gemma 3": SmallText(f"{_LLAMA}:Gemma3_4B", windows=(60, False, 60)),
     "gemma 4": SmallText(
-        _gemma4, _GEMMA4, windows=(60, 60, False) * 2, wrapper="comfy.text_encoders.gemma4:Gemma4Model"
+        _gemma4,
+        _GEMMA4,
+        windows=(60, 60, False) * 2,
+        wrapper="comfy.text_encoders.gemma4:Gemma4Model",
+        encodes=False,
     ),
     "qwen 3.5": SmallText("comfy.text_encoders.qwen35:Qwen35", _QWEN35, loops=2),
     "qwen 2.5": SmallText(f"{_LLAMA}:Qwen25_3B", generates=False),
