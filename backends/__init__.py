@@ -11,6 +11,7 @@ from .base import AVAILABLE as AVAILABLE
 from .base import OPERATIONS as OPERATIONS
 from .base import Availability as Availability
 from .base import Backend as Backend
+from .base import CompilesForAbsent as CompilesForAbsent
 from .base import Rebuilds as Rebuilds
 from .base import Runner as Runner
 from .base import ServesBlocks as ServesBlocks

@@ -179,6 +179,28 @@ class SharesCompiles(Backend, Protocol):
         """
 
 
+@runtime_checkable
+class CompilesForAbsent(Backend, Protocol):
+    """A backend that compiles for devices which this machine does not have, while the process pretends to have one."""
+
+    def absent_devices(self) -> Sequence[str]:
+        """Return the names of these devices, such as `sm_90`."""
+
+    def pretend(self, device: str) -> None:
+        """Have this process pretend to have a device for as long as it lives.
+
+        Raises:
+            LoadError: it has one, or something is missing that a compile needs.
+        """
+
+    def check_absent(self, folder: Path, device: torch.device, weights: Mapping[str, torch.Tensor]) -> list[str]:
+        """Return which weights a graph reads that a compile wrote into a folder.
+
+        Raises:
+            CompileError: its machine code is not that of the device alone.
+        """
+
+
 def rebuilder(backend: Backend) -> Rebuilds | None:
     """Return the backend if it can rebuild cached graphs for other sizes."""
     # What `isinstance` would look for, which reads the whole protocol each time.

@@ -85,6 +85,12 @@ def is_compiled_by_torch(module: torch.nn.Module) -> bool:
     return unwrapped(module) is not module or vars(module).get(COMPILED_CALL) is not None
 
 
+def fakes_are_made() -> bool:
+    """Tell whether tensors that are made now are fake ones, without memory."""
+    mode = require("torch._C._get_dispatch_mode")(require("torch._C._TorchDispatchModeKey").FAKE)
+    return mode is not None
+
+
 def driver_version() -> str:
     """Return the version of CUDA that the driver knows; empty where there is none, or this torch does not tell."""
     try:

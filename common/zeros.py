@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from .tensor_meta import TensorMeta
+from .torch_private import fakes_are_made
 
 
 class Zeros:
@@ -31,7 +32,7 @@ class Zeros:
         return self._take(extent, dtype).as_strided(shape, stride)
 
     def _take(self, extent: int, dtype: torch.dtype) -> torch.Tensor:
-        if self._device.type != "cuda" or not extent:
+        if self._device.type != "cuda" or not extent or fakes_are_made():
             return torch.zeros(extent, dtype=dtype, device=self._device)
         size = extent * dtype.itemsize
         if self._buffer is None or self._used + size > self._buffer.nbytes:

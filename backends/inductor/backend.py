@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from ...common.torch_private import OLDEST_TORCH, require, version
 from ...signature.declared import ShapeRange
 from ..base import AVAILABLE, Availability
 from ..worker_pool import WorkerPool
-from . import partition, runner, settings, sharing
+from . import absent_gpu, machine_code, partition, runner, settings, sharing
 from .decompositions import double_by_copies
 from .packages import GRAPH_FILE, PLAN_FILE, compile_region, compile_whole, region_file
 from .repetition import CompileTime
@@ -71,8 +71,10 @@ class InductorBackend:
     def target(self, device: torch.device) -> dict[str, str]:
         return target(device)
 
-    def capture_settings(self) -> contextlib.AbstractContextManager[None]:
-        return settings.capture_settings()
+    @contextlib.contextmanager
+    def capture_settings(self) -> Iterator[None]:
+        with settings.capture_settings(), absent_gpu.fake_tensors():
+            yield
 
     def workers(self, weights: int, device: torch.device) -> int:
         """Each takes about 2 GiB, and on a GPU 0.6 GiB there."""
@@ -111,7 +113,7 @@ class InductorBackend:
         device = inputs[0].device
         options = settings.options(device)
         try:
-            with settings.compile_settings(device):
+            with absent_gpu.compiling(exported), settings.compile_settings(device):
                 calls = Served.of(exported, served)
                 if device.type == "cuda":
                     double_by_copies(exported)
@@ -156,6 +158,15 @@ class InductorBackend:
 
     def loader(self, folder: Path, device: torch.device) -> runner.Loader:
         return runner.Loader(folder, device)
+
+    def absent_devices(self) -> Sequence[str]:
+        return [*absent_gpu.GPUS]
+
+    def pretend(self, device: str) -> None:
+        absent_gpu.pretend(absent_gpu.GPUS[device])
+
+    def check_absent(self, folder: Path, device: torch.device, weights: Mapping[str, torch.Tensor]) -> list[str]:
+        return machine_code.check(folder, torch.cuda.get_device_capability(device), weights)
 
     def estimate_memory(self, folder: Path) -> int:
         return 0

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ... import backends
-from ...backends import Backend, Rebuilds, Runner
+from ...backends import Backend, CompilesForAbsent, Rebuilds, Runner
 from ...backends.worker_pool import WorkerPool
 from ...common.errors import CompileError, LoadError
 from ...common.outputs import is_finite, tensors_of
@@ -43,6 +43,7 @@ class _Built:
         used: names of the weights that the exported graph uses.
         code: the functions that were captured; None where the graph was rebuilt from another one.
         signature: of a block's graph.
+        outputs: how many tensors the exported graph returns.
     """
 
     files: list[str]
@@ -50,6 +51,7 @@ class _Built:
     used: frozenset[str] = frozenset()
     code: CodeRecord | None = None
     signature: CallRules | None = None
+    outputs: int = 1
 
 
 def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
@@ -94,6 +96,25 @@ def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
     return Done(**vars(checked), cuda_graphs=capturable)
 
 
+def compile_for_absent(job: Job, staging: Path, report: Report) -> Done:
+    """Compile a job for a GPU that this process pretends to have. The graph is not run: its first use is its check.
+
+    Raises:
+        OneGraphError: the model cannot be captured, its graph cannot be compiled, or is for another GPU.
+    """
+    torch.set_grad_enabled(False)
+    backend = backends.get(job.backend)
+    if not isinstance(backend, CompilesForAbsent):
+        raise CompileError(f"{backend.name} compiles for this machine alone.")
+    device = torch.device(job.device)
+    built = _compile(job, staging, backend, device, WorkerPool(staging), report)
+    report(Stage("checking"))
+    names = backend.check_absent(staging, device, built.weights)
+    constants = tuple(TensorMeta.of(name, built.weights[name]) for name in _all_read(names, built))
+    signature = None if built.signature is None else built.signature.to_json()
+    return Done(tuple(built.files), constants, built.code, built.outputs, signature)
+
+
 def _trial_inputs(job: Job, signature: CallRules | None, device: torch.device) -> Inputs:
     """A call of the graph."""
     if signature is None and job.block is not None:
@@ -121,9 +142,9 @@ def _compile(
 ) -> _Built:
     """Rebuild the module, capture and compile it."""
     client = _prepared(job.client)
-    module = skeleton.load(job.skeleton, device, getattr(client, "class_of", skeleton.no_class))
-    report(Stage("capturing"))
     with backend.capture_settings():
+        module = skeleton.load(job.skeleton, device, getattr(client, "class_of", skeleton.no_class))
+        report(Stage("capturing"))
         with _stand_ins(job, client):
             seen: set[CodeType] = set()
             exported, signature, wrapped, served = _captured(job, client, module, device, seen)
@@ -131,7 +152,8 @@ def _compile(
         report(Stage("compiling"))
         files = backend.compile(exported, _trial_inputs(job, signature, device), staging, pool, served)
     weights = [*wrapped.named_parameters(remove_duplicate=False), *wrapped.named_buffers(remove_duplicate=False)]
-    return _Built(files, dict(weights), _used_weights(exported), code, signature)
+    outputs = len(exported.graph_signature.user_outputs)
+    return _Built(files, dict(weights), _used_weights(exported), code, signature, outputs)
 
 
 def _stand_ins(job: Job, client: Any) -> contextlib.AbstractContextManager[Any]:
@@ -178,6 +200,18 @@ def _used_weights(exported: torch.export.ExportedProgram) -> frozenset[str]:
     )
 
 
+def _all_read(names: Sequence[str], built: _Built) -> Sequence[str]:
+    """The names of the weights that a graph lists, among which are all that its code reads. Raises CompileError.
+
+    A weight that the code never reads may be left out of the graph; one that it reads but does not list has been
+    compiled in by value, and other checkpoints would run with this one's. The exported graph tells.
+    """
+    inlined = sorted((set(built.weights) - set(names)) & built.used)
+    if inlined:
+        raise CompileError(f"The compiler put the weight {inlined[0]} into the code by value; it runs eager instead.")
+    return names
+
+
 def _check(built: _Built, runner: Runner, inputs: Inputs) -> tuple[tuple[TensorMeta, ...], int]:
     """Run the finished graph once, here where a crash costs nothing.
 
@@ -191,11 +225,7 @@ def _check(built: _Built, runner: Runner, inputs: Inputs) -> tuple[tuple[TensorM
     unknown = set(names) - set(built.weights)
     if unknown:
         raise CompileError(f"The graph wants {sorted(unknown)[0]}, which is no weight of the model.")
-    # A weight that the code never reads may be left out of the graph; one that it reads but does not list has
-    # been compiled in by value, and other checkpoints would run with this one's. The exported graph tells.
-    inlined = sorted((set(built.weights) - set(names)) & built.used)
-    if inlined:
-        raise CompileError(f"The compiler put the weight {inlined[0]} into the code by value; it runs eager instead.")
+    _all_read(names, built)
     # Models divide by numbers such as a VAE's scale.
     values = ((name, built.weights[name]) for name in names)
     runner.bind({name: torch.ones_like(value) if value.numel() == 1 else value for name, value in values})

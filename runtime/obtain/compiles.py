@@ -21,7 +21,7 @@ from ...common.refused import Refused
 from ...common.version import __version__
 from ...compiler import skeleton
 from ...compiler.process import progress
-from ...compiler.process.job import Job
+from ...compiler.process.job import Compiled, Job
 from ...compiler.process.progress import Progress
 from ...compiler.process.supervisor import compile_in_child
 from ...graph_cache.entry import Entry, constants_of
@@ -159,7 +159,7 @@ class Compiles:
         if failed is not None:
             return failed
         try:
-            job = self._job(request, when_missing, rebuild_from)
+            job = job_of(request, self._store.private.make_compiler_cache(), when_missing, rebuild_from)
         except CaptureError as error:
             reason = reasons.CaptureFailed(str(error))
             self.failures.remember_capture(request, reason)
@@ -173,35 +173,6 @@ class Compiles:
         if when_missing == "background":
             return self._start_in_background(request, admitted)
         return self._compile(request, admitted, on_progress)
-
-    def _job(self, request: Request, when_missing: WhenMissing, rebuild_from: Entry | None) -> Job:
-        weights = len(list(request.module.parameters()))
-        # On a CPU no further workers beside a run, which needs every core.
-        alone = (
-            rebuild_from is not None
-            or request.calls is not None
-            or (when_missing == "background" and request.device.type == "cpu")
-        )
-        return Job(
-            component=request.key.component,
-            backend=request.backend.name,
-            device=str(request.device),
-            shapes=request.shapes,
-            export_shapes=request.export_shapes or request.shapes,
-            example_sizes=request.example_sizes,
-            skeleton=skeleton.dump(request.model or request.module, request.composites)
-            if rebuild_from is None
-            else b"",
-            client=request.client,
-            niceness=_BACKGROUND_NICENESS if when_missing == "background" else 0,
-            sibling=rebuild_from,
-            rebuild_from=rebuild_from.folder if rebuild_from else None,
-            constants=constants_of(rebuild_from) if rebuild_from else (),
-            workers=0 if alone else request.backend.workers(weights, request.device),
-            cache=self._store.private.make_compiler_cache(),
-            weights=weights,
-            block=None if request.calls is None else request.calls.to_json(),
-        )
 
     def _admit(self, request: Request, job: Job) -> Job | Refused:
         """The job as it may start now, or why it may not; then it is deferred until the host is idle, if that helps."""
@@ -253,18 +224,7 @@ class Compiles:
                 compiled = compile_in_child(job, folder, follow, self.limits.seconds, expected, paused)
                 if not job.niceness:  # one that gives way takes as long as others leave it
                     notes.note_compile(kind, progress.per_weight(compiled.stages, job.weights))
-                made = NewEntry(
-                    label=request.label,
-                    files=compiled.files,
-                    constants=compiled.constants,
-                    cuda_graphs=compiled.cuda_graphs,
-                    outputs=compiled.outputs,
-                    call_rules=compiled.signature,
-                    code=job.sibling.manifest.code if job.sibling is not None else compiled.code,
-                    compile_seconds=compiled.seconds,
-                    made_by=__version__,
-                )
-                entry = self._store.publish(request.key, folder, made)
+                entry = self._store.publish(request.key, folder, new_entry(request, job, compiled))
         except CompileError as error:
             small = error.cause == "small"
             failed = reasons.BlockSmall(str(error)) if small else reasons.CompileFailed(str(error))
@@ -329,6 +289,57 @@ class Compiles:
             self._compile(request, dataclasses.replace(waiting.job, workers=fits.workers), on_progress)
         finally:
             self._background.pop(slot, None)
+
+
+def job_of(
+    request: Request, cache: Path | None, when_missing: WhenMissing = "wait", rebuild_from: Entry | None = None
+) -> Job:
+    """Return the compile of a request's graph; `cache`, `rebuild_from`: see `Job`.
+
+    Raises:
+        CaptureError: the module holds something that cannot travel.
+        LoadError: the graph to rebuild from has changed.
+    """
+    weights = len(list(request.module.parameters()))
+    # On a CPU no further workers beside a run, which needs every core.
+    alone = (
+        rebuild_from is not None
+        or request.calls is not None
+        or (when_missing == "background" and request.device.type == "cpu")
+    )
+    return Job(
+        component=request.key.component,
+        backend=request.backend.name,
+        device=str(request.device),
+        shapes=request.shapes,
+        export_shapes=request.export_shapes or request.shapes,
+        example_sizes=request.example_sizes,
+        skeleton=skeleton.dump(request.model or request.module, request.composites) if rebuild_from is None else b"",
+        client=request.client,
+        niceness=_BACKGROUND_NICENESS if when_missing == "background" else 0,
+        sibling=rebuild_from,
+        rebuild_from=rebuild_from.folder if rebuild_from else None,
+        constants=constants_of(rebuild_from) if rebuild_from else (),
+        workers=0 if alone else request.backend.workers(weights, request.device),
+        cache=cache,
+        weights=weights,
+        block=None if request.calls is None else request.calls.to_json(),
+    )
+
+
+def new_entry(request: Request, job: Job, compiled: Compiled) -> NewEntry:
+    """Return what is told of a graph that a job has compiled."""
+    return NewEntry(
+        label=request.label,
+        files=compiled.files,
+        constants=compiled.constants,
+        cuda_graphs=compiled.cuda_graphs,
+        outputs=compiled.outputs,
+        call_rules=compiled.signature,
+        code=job.sibling.manifest.code if job.sibling is not None else compiled.code,
+        compile_seconds=compiled.seconds,
+        made_by=__version__,
+    )
 
 
 def _refused(reason: Reason, error: Exception) -> Refused:
