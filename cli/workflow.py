@@ -55,7 +55,10 @@ class TrialResult:
 def bake(
     workflow: Annotated[
         Path,
-        existing_file("As the editor saves or exports it; or what a fleet needs.", metavar="WORKFLOW.json|PLAN.toml"),
+        existing_file(
+            "As the editor saves or exports it; what a fleet needs; or, with --target, a model.",
+            metavar="WORKFLOW.json|PLAN.toml|MODEL.safetensors",
+        ),
     ],
     comfyui: Annotated[Path | None, typer.Option(envvar="COMFYUI_PATH", help="ComfyUI's folder.")] = None,
     size: Annotated[
@@ -70,6 +73,9 @@ def bake(
         str, typer.Option(help="For a plan: the Ray cluster, `auto` or an address such as ray://head:10001.")
     ] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="For a plan: tell what is missing.")] = False,
+    target: Annotated[
+        str, typer.Option(help="For GPUs that need not be here, such as sm_86,sm_90: of models, without their weights.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Compile everything that a workflow needs, without rendering: two steps of each sampler, nothing saved.
@@ -80,7 +86,14 @@ def bake(
     there. Exit code 0 if all runs through graphs then, 3 if something runs eager, 1 if the workflow cannot be run, 130
     if it was stopped. A plan is baked on a Ray cluster, and its graphs are put into a remote store.
     A plan runs code: bake only plans you trust.
+
+    With --target, the diffusion models that a workflow names are baked for other machines with this torch and ComfyUI,
+    and with such GPUs. Their headers are read, nothing is run, and no GPU is needed.
     """
+    if target:
+        from .bake_absent import bake_absent
+
+        bake_absent(workflow, target, comfyui, as_json)
     if workflow.suffix == ".toml":
         from .bake_plan import bake_plan
 

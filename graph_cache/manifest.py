@@ -77,6 +77,8 @@ class Manifest(Strict):
         compile_seconds: wall time of capture, compile and trial load.
         created: ISO 8601 time in UTC.
         made_by: version of the pack.
+        unmeasured: whether it was compiled for a device that was not there: it has never run, and of its kernels'
+            configurations the compiler's first were taken.
     """
 
     version: Literal[2, 3] = VERSION
@@ -90,6 +92,7 @@ class Manifest(Strict):
     compile_seconds: float
     created: str
     made_by: str
+    unmeasured: bool = False
 
     @property
     def bytes(self) -> int:

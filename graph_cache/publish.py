@@ -28,6 +28,7 @@ class NewEntry:
         constants: the weights that the graph reads.
         compile_seconds: wall time of capture, compile and trial load.
         made_by: version of the pack.
+        unmeasured: see `Manifest`.
         code: the functions that the graph was captured from, where they are known.
         cuda_graphs: whether its calls may be captured as CUDA graphs.
         outputs: how many tensors it returns.
@@ -43,6 +44,7 @@ class NewEntry:
     cuda_graphs: bool = False
     outputs: int = 1
     call_rules: dict[str, Any] | None = None
+    unmeasured: bool = False
 
 
 class NotPublishedError(OSError):
@@ -76,6 +78,7 @@ def manifest_of(key: GraphKey, compiled: Path, new: NewEntry) -> tuple[Manifest,
         compile_seconds=round(new.compile_seconds, 3),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         made_by=new.made_by,
+        unmeasured=new.unmeasured,
     )
     wrong = check_names(manifest)
     if wrong is not None:

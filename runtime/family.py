@@ -22,6 +22,8 @@ from ..signature.declared import Dim, ShapeRange, TensorSpec
 
 Shapes = Literal["any size", "exact"]
 Tensors = Mapping[str, torch.Tensor]  # a graph's inputs by name, in their order
+# Of inputs. A process that only describes calls, with tensors without memory, adds their class.
+TENSORS: set[type] = {torch.Tensor}
 PREFIX = "module."  # of the weights' names in a graph: `ModuleCall` holds the module under it
 
 
@@ -213,7 +215,7 @@ def by_name(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 
 def plain(values: Sequence[Any]) -> list[torch.Tensor] | None:
     """The values as tensors; None where one of them is something else, a tensor of a library's own class for one."""
-    tensors = [value for value in values if type(value) is torch.Tensor]
+    tensors = [value for value in values if type(value) in TENSORS]
     return tensors if len(tensors) == len(values) else None
 
 

@@ -1,12 +1,15 @@
 """Graphs of a model's file for a GPU that is not here: `python -m onegraph.host.jobs.absent_bake TASK`.
 
 TASK is JSON with the fields of `AbsentTask`. Of the file the header is read. Each line printed is JSON, an event; the
-last one is `done` or `failed`. A process bakes for one GPU, which it pretends to have.
+last one is `done`. A process bakes for one GPU, which it pretends to have.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -23,7 +26,7 @@ class AbsentTask:
 
     Attributes:
         comfyui: ComfyUI's folder, whose functions the graphs stand for.
-        file: of a diffusion model, or a checkpoint.
+        file: of a diffusion model or a checkpoint; or a workflow, which names some.
         target: the GPU's architecture, such as `sm_90`.
     """
 
@@ -33,11 +36,10 @@ class AbsentTask:
 
 
 def bake(task: AbsentTask) -> Iterator[dict[str, Any]]:
-    """Compile the graphs that a model needs for any size and put them into the graph folder; yield events.
+    """Compile the graphs that models need for any size and put them into the graph folder; yield events.
 
     Raises:
-        OneGraphError: it cannot be done.
-        HeaderError, OSError: the file does not tell what model it holds.
+        OneGraphError: this machine cannot bake for others.
     """
     from ...backends import CompilesForAbsent, get
 
@@ -45,13 +47,48 @@ def bake(task: AbsentTask) -> Iterator[dict[str, Any]]:
     assert isinstance(backend, CompilesForAbsent)
     backend.pretend(task.target)
     boot(Path(task.comfyui), cpu=False)
+    from ...common.errors import OneGraphError, in_brief
+    from ..weights.weightless import HeaderError
+
+    files = _models(Path(task.file))
+    if not files:
+        text = "it names no diffusion model that is in this ComfyUI's model folders"
+        yield {"event": "failed", "model": Path(task.file).name, "text": text}
+    for file in files:
+        try:
+            for event in _baked(file, backend):
+                yield {**event, "model": file.name}
+        except (OneGraphError, HeaderError, OSError) as error:
+            yield {"event": "failed", "model": file.name, "text": str(error)}
+        except Exception as error:  # of the host's own code, which has never seen such a model
+            text = f"only a run tells ({type(error).__name__}: {in_brief(error)})"
+            yield {"event": "failed", "model": file.name, "text": text}
+
+
+def _models(path: Path) -> list[Path]:
+    """A model's file, or those that a workflow names and this ComfyUI has, whoever saved it."""
+    if path.suffix.lower() != ".json":
+        return [path]
+    import folder_paths
+
+    names = re.findall(r'"((?:[^"\\\n]|\\.)+\.(?:safetensors|sft))"', path.read_text(encoding="utf-8"))
+    found = (
+        folder_paths.get_full_path(folder, json.loads(f'"{name}"'))
+        for name in dict.fromkeys(names)
+        for folder in ("diffusion_models", "checkpoints")
+    )
+    return [Path(one) for one in dict.fromkeys(found) if one]
+
+
+def _baked(file: Path, backend: Any) -> Iterator[dict[str, Any]]:
+    """Compile what a model needs and the graph folder lacks. Raises OneGraphError, HeaderError, OSError."""
     import torch
 
     from ...graph_cache.lookup import Hit
     from ...runtime.obtain.registry import registry
 
     store, device = registry().store, torch.device("cuda", 0)
-    for request in _requests(Path(task.file), backend, device):
+    for request in _requests(file, backend, device):
         began = time.perf_counter()
         if isinstance(store.find(request.key), Hit):
             yield {"event": "found", "label": request.label}
@@ -77,7 +114,8 @@ def _compiled(request: Any, folder: Path, began: float) -> Any:
     compiled = Compiled(
         done.files, done.constants, seconds, done.code, outputs=done.outputs, signature=done.signature
     )
-    return store.publish(request.key, folder, new_entry(request, job, compiled))
+    entry = dataclasses.replace(new_entry(request, job, compiled), unmeasured=True)
+    return store.publish(request.key, folder, entry)
 
 
 def _requests(path: Path, backend: Any, device: Any) -> Iterator[Any]:
@@ -94,15 +132,15 @@ def _requests(path: Path, backend: Any, device: Any) -> Iterator[Any]:
     from ..weights import weightless
     from . import absent_calls
 
-    header = weightless.read_header(path)
-    whole = any(name.startswith("model.diffusion_model.") for name in header.tensors)
-    patcher = weightless.load(header, whole)
+    # As a diffusion model, also of a checkpoint: the host brings the other's parts to the GPU while it loads them.
+    patcher = weightless.load(weightless.read_header(path), checkpoint=False)
     if patcher is None:
         raise CaptureError(f"This ComfyUI does not know the model of {path.name}; update it.")
     module, source = patcher.model.diffusion_model, ModelSource(path, hash_file(path))
     family = family_of(module, MODELS)
     if not isinstance(family, Reason):
-        raise CaptureError(f"{type(module).__name__} is compiled as a whole, which needs the GPU; bake it there.")
+        yield from _whole(NodeComponent(family, None, source), module, patcher, backend)
+        return
     if not repeated_blocks(module):
         raise CaptureError(family.text)
     component = NodeComponent(Blocks(), None, source)
@@ -111,18 +149,35 @@ def _requests(path: Path, backend: Any, device: Any) -> Iterator[Any]:
     yield from absent_calls.block_requests(patcher, client, backend, device)
 
 
+def _whole(component: Any, module: Any, patcher: Any, backend: Any) -> Iterator[Any]:
+    """The requests of a model that is compiled as a whole."""
+    from ...common.errors import CaptureError
+    from ...common.refused import Refused
+    from ...common.torch_private import require
+    from ...runtime.family import TENSORS
+    from ...runtime.guards.guard_cache import GuardCache
+
+    TENSORS.add(require("torch._subclasses.fake_tensor.FakeTensor"))
+    examples = functools.partial(component.family.examples, module, patcher, None)
+    with backend.capture_settings():
+        requests = [*component.expected(patcher, module, backend.name, examples, GuardCache())]
+    for request in requests:
+        if isinstance(request, Refused):
+            raise CaptureError(request.text)
+        yield request
+
+
 def main() -> None:
     """Bake a task."""
     from ...common.errors import OneGraphError
-    from ..weights.weightless import HeaderError
 
+    task = AbsentTask(**json.loads(sys.argv[1]))
     try:
-        for event in bake(AbsentTask(**json.loads(sys.argv[1]))):
+        for event in bake(task):
             print(json.dumps(event), flush=True)
-        print(json.dumps({"event": "done"}), flush=True)
-    except (OneGraphError, HeaderError, OSError) as error:
-        print(json.dumps({"event": "failed", "text": str(error)}), flush=True)
-        sys.exit(1)
+    except OneGraphError as error:
+        print(json.dumps({"event": "failed", "model": Path(task.file).name, "text": str(error)}), flush=True)
+    print(json.dumps({"event": "done"}), flush=True)
 
 
 if __name__ == "__main__":

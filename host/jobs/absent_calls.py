@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import inspect
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -26,7 +28,7 @@ _TIME = 500.0
 # By which names the host's models take the width of texts, and of pooled ones, in configurations and arguments.
 _TEXT = (
     "context_in_dim", "cap_feat_dim", "joint_attention_dim", "text_dim", "context_dim", "cross_attention_dim",
-    "caption_channels", "txtdim",
+    "caption_channels",
 )  # fmt: skip
 _POOLED = ("vec_in_dim", "adm_in_channels", "pooled_projection_dim")
 
@@ -63,35 +65,40 @@ def block_requests(patcher: Any, client: HostBlockClient, backend: Backend, devi
 
 
 def _with_calls(made: Request, kind: Kind, outer: OuterCall, client: HostBlockClient, module: Any) -> Request:
-    import dataclasses
-
     options, packages = plain_options(kind.options), client.packages
     calls = KindCalls(kind.names[0], kind.form, tuple(kind.records), outer, options, packages)
     return dataclasses.replace(made, calls=calls, model=module)
 
 
 def _walk(patcher: Any, described: bytes, client: HostBlockClient, backend: Backend, device: torch.device) -> Walk:
-    """Call a model as the host does at a step of a sampling. The patcher's model is as before afterwards."""
-    model = patcher.model
-    module, calls = model.diffusion_model, list[ModelCall]()
+    """Call a model as the host does at a step of a sampling: of a video, or of an image where it makes no other."""
     try:
-        with backend.capture_settings(), torch.no_grad():
-            model.diffusion_model = fake = skeleton.load(described, device)
-            conditions = _conditions(model, device)
-            hook = fake.register_forward_pre_hook(
-                lambda module, args, kwargs: calls.append(ModelCall(args, kwargs)), with_kwargs=True
-            )
-            noise = _noise(model, device)
-            with recording(repeated_blocks(fake), client.rules(), client.packages) as recorded:
-                model._apply_model(
-                    noise, torch.ones(1, device=device), transformer_options={"cond_or_uncond": [0]}, **conditions
-                )
-            hook.remove()
+        with contextlib.suppress(RuntimeError):
+            return _called(patcher.model, described, client, backend, _Step(device, _FRAMES))
+        return _called(patcher.model, described, client, backend, _Step(device, 1))
+    except CaptureError:
+        raise
     except Exception as error:
         raise CaptureError(
             f"The model cannot be called without a run ({type(error).__name__}: {in_brief(error)}); "
             "compile it on a machine that has the GPU."
         ) from error
+
+
+def _called(model: Any, described: bytes, client: HostBlockClient, backend: Backend, step: _Step) -> Walk:
+    """Note one call of a model and of its blocks. The model is as before afterwards."""
+    module, calls = model.diffusion_model, list[ModelCall]()
+    try:
+        with backend.capture_settings(), torch.no_grad():
+            model.diffusion_model = fake = skeleton.load(described, step.device)
+            conditions = _conditions(model, step)
+            fake.register_forward_pre_hook(
+                lambda module, args, kwargs: calls.append(ModelCall(args, kwargs)), with_kwargs=True
+            )
+            options = {"cond_or_uncond": [0]}
+            with recording(repeated_blocks(fake), client.rules(), client.packages) as recorded:
+                time = torch.ones(1, device=step.device)
+                model._apply_model(step.noise(model), time, transformer_options=options, **conditions)
     finally:
         model.diffusion_model = module
     if recorded.unknown:
@@ -100,18 +107,25 @@ def _walk(patcher: Any, described: bytes, client: HostBlockClient, backend: Back
     return Walk(recorded, ModelCall(*map(_with_values, calls[0][:2])))
 
 
-def _noise(model: Any, device: torch.device) -> torch.Tensor:
-    latent = model.latent_format
-    frames = [_FRAMES] if latent.latent_dimensions == 3 else []
-    return torch.zeros(1, latent.latent_channels, *frames, _SIDE, _SIDE, device=device)
+class _Step(NamedTuple):
+    """A step of a sampling, in which videos have so many frames."""
+
+    device: torch.device
+    frames: int
+
+    def noise(self, model: Any) -> torch.Tensor:
+        """Latents, as many as the model has."""
+        latent = model.latent_format
+        frames = [self.frames] if latent.latent_dimensions == 3 else []
+        return torch.zeros(1, latent.latent_channels, *frames, _SIDE, _SIDE, device=self.device)
 
 
-def _conditions(model: Any, device: torch.device) -> dict[str, Any]:
+def _conditions(model: Any, step: _Step) -> dict[str, Any]:
     """What the host's sampler gives a model besides latents and timestep."""
-    noise = _noise(model, device)
+    noise, device = step.noise(model), step.device
     given: dict[str, Any] = {"noise": noise, "latent_image": noise, "device": device, "guidance": 3.5}
-    given["cross_attn"] = torch.zeros(1, _TOKENS, _width(model, _TEXT), device=device)
-    pooled = _width(model, _POOLED, 0)
+    given["cross_attn"] = torch.zeros(1, _TOKENS, _text_width(model), device=device)
+    pooled = _width(model, _POOLED)
     if pooled:
         given["pooled_output"] = torch.zeros(1, pooled, device=device)
     made = model.extra_conds(**given)
@@ -119,7 +133,18 @@ def _conditions(model: Any, device: torch.device) -> dict[str, Any]:
     return {name: one.to(device) if isinstance(one, torch.Tensor) else one for name, one in conditions.items()}
 
 
-def _width(model: Any, names: tuple[str, ...], missing: int | None = None) -> int:
+def _text_width(model: Any) -> int:
+    config = model.model_config.unet_config
+    if "txtlayers" in config:  # of Krea 2, which reads several layers of its text encoder
+        return int(config["txtlayers"] * config["txtdim"])
+    embedder = config.get("context_embedder_config", {}).get("params", {})  # of SD 3
+    width = int(embedder.get("in_features", 0)) or _width(model, _TEXT)
+    if not width:
+        raise ValueError("its configuration names no width of texts")
+    return width
+
+
+def _width(model: Any, names: tuple[str, ...]) -> int:
     config = model.model_config.unet_config
     arguments = inspect.signature(type(model.diffusion_model).__init__).parameters
     for name in names:
@@ -127,9 +152,7 @@ def _width(model: Any, names: tuple[str, ...], missing: int | None = None) -> in
         value = config.get(name, default)
         if isinstance(value, int):
             return value
-    if missing is None:
-        raise ValueError("its configuration names no width of texts")
-    return missing
+    return 0
 
 
 def _with_values(value: Any) -> Any:

@@ -1,0 +1,86 @@
+"""`onegraph bake MODEL --target sm_86,sm_90`: graphs for GPUs that need not be here, one process for each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+
+from .output import print_json, print_line, print_table, size
+
+NOT_ALL = 3
+
+
+def bake_absent(path: Path, targets: str, comfyui: Path | None, as_json: bool) -> NoReturn:
+    """Bake the models that a file or a workflow names. Ends the command: 0 if all graphs are there, else 3.
+
+    Args:
+        targets: architectures of GPUs, separated by commas.
+    """
+    from ..backends.inductor.absent_gpu import GPUS
+
+    named = [one.strip() for one in targets.split(",") if one.strip()]
+    unknown = [one for one in named if one not in GPUS]
+    if unknown or not named:
+        raise typer.BadParameter(f"{unknown[0] if unknown else 'nothing'} is no target. Known are {', '.join(GPUS)}.")
+    if comfyui is None or not (comfyui / "main.py").is_file():
+        raise typer.BadParameter("ComfyUI is not there; name its folder with --comfyui or COMFYUI_PATH.")
+    rows: list[dict[str, Any]] = []
+    for target in named:
+        for event in _events({"comfyui": str(comfyui.resolve()), "file": str(path.resolve()), "target": target}):
+            row = {"target": target, **event}
+            rows.append(row)
+            if not as_json:
+                print_line(_line(row))
+    failed = any(row["event"] == "failed" for row in rows)
+    if as_json:
+        print_json({"graphs": rows})
+    elif rows:
+        _report(rows)
+    raise typer.Exit(NOT_ALL if failed else 0)
+
+
+def _events(task: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """What a process tells of a task; a failure where it ends without telling."""
+    command = [sys.executable, "-m", "onegraph.host.jobs.absent_bake", json.dumps(task)]
+    ended = {"event": "failed", "model": Path(task["file"]).name}
+    told = False
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for line in process.stdout:
+            event = json.loads(line)
+            told = told or event["event"] == "done"
+            if event["event"] != "done":
+                yield event
+        last = process.stderr.read().strip().splitlines()[-1:]
+    if not told:
+        yield {**ended, "text": f"the process ended with code {process.returncode}: {''.join(last)[-300:]}"}
+
+
+def _line(row: dict[str, Any]) -> str:
+    start = f"{row['event']}  {row['target']}  {row['model']}"
+    if row["event"] == "failed":
+        return f"{start}: {row['text']}"
+    made = f" ({row['seconds']} s, {size(row['bytes'])})" if row["event"] == "baked" else ""
+    return f"{start}: {row['label']}{made}"
+
+
+def _report(rows: Sequence[dict[str, Any]]) -> None:
+    """What there is for each model and target, and what nobody has seen of it."""
+    keys = dict.fromkeys((row["model"], row["target"]) for row in rows)
+    table = []
+    for model, target in keys:
+        of_key = [row for row in rows if (row["model"], row["target"]) == (model, target)]
+        baked = [row for row in of_key if row["event"] == "baked"]
+        counts = [str(sum(row["event"] == event for row in of_key)) for event in ("baked", "found", "failed")]
+        seconds = f"{sum(row['seconds'] for row in baked):.0f} s"
+        table.append((model, target, *counts, seconds, size(sum(row["bytes"] for row in baked))))
+    print_table(("model", "target", "baked", "found", "failed", "time", "size"), table)
+    if any(row["event"] == "baked" for row in rows):
+        print_line("None of them was run: each machine compares a graph with eager when it first uses it.")

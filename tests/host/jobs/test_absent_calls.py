@@ -1,0 +1,61 @@
+"""What a model's blocks are asked for without a run is what a run asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support.models import dits
+
+from onegraph import backends
+from onegraph.common.errors import CaptureError
+from onegraph.graph_cache.model_hash import ModelSource
+from onegraph.host.calls.block_hook import Blocks, HostBlockClient
+from onegraph.host.calls.component import NodeComponent
+from onegraph.host.calls.model_hook import ModelNodeOptions, compile_model
+from onegraph.host.jobs import absent_calls
+
+SOURCE = ModelSource(None, "0" * 12)
+CPU = torch.device("cpu")
+
+
+def asked_without_a_run(model: Any) -> list[dict[str, Any]]:
+    module = model.model.diffusion_model
+    options = ModelNodeOptions("inductor", "any size", "eager")
+    client = HostBlockClient(NodeComponent(Blocks(), None, SOURCE), options, module, "diffusion_model.", CPU)
+    requests = absent_calls.block_requests(model, client, backends.get("inductor"), CPU)
+    return [request.key.fields() for request in requests]
+
+
+def asked_by_a_run(model: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(HostBlockClient, "requested", lambda self, request: asked.append(request.key.fields()))
+    compiled = compile_model(model, ModelNodeOptions("inductor", "any size", "eager"), "7")[0]
+    dits.sample(compiled, name)
+    return asked
+
+
+def by_name(key: dict[str, Any]) -> tuple[str, str]:
+    return key["architecture"], repr(key["shapes"])
+
+
+@pytest.mark.parametrize(
+    "name", ["flux", "flux schnell", "flux 2", "z-image", "qwen-image", "wan 2.1 t2v", "chroma", "sd 3.5", "krea 2"]
+)
+def test_the_keys_are_those_of_a_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absent_calls, "_SIDE", 16)
+    model = dits.load(name)
+    module = model.model.diffusion_model
+    without = asked_without_a_run(model)
+    assert model.model.diffusion_model is module
+    assert without
+    assert sorted(without, key=by_name) == sorted(asked_by_a_run(model, name, monkeypatch), key=by_name)
+
+
+def test_a_model_that_cannot_be_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = dits.load("flux")
+    model.model.model_config.unet_config["context_in_dim"] = 7
+    with pytest.raises(CaptureError, match="cannot be called without a run"):
+        asked_without_a_run(model)
+    assert all(not one._forward_pre_hooks for one in model.model.diffusion_model.modules())
