@@ -31,6 +31,7 @@ from ...common.torch_private import require
 from . import machine_code
 
 _BYTES = 80 << 30  # of memory, of which nothing is taken
+_TOOLKIT = Path("/usr/local/cuda")
 _HEADERS = ("cuda.h", "cuda_runtime_api.h", "crt/host_defines.h", "nv/target")
 _WIDEST_FLASH, _WIDEST_CUDNN, _HOPPER = 256, 128, 9
 
@@ -79,7 +80,7 @@ def cuda_headers() -> Path:
     """
     packages = [Path(one) / "nvidia" / "cu13" for one in (*site.getsitepackages(), *sys.path)]
     named = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    for home in (*named, Path("/usr/local/cuda"), *packages):
+    for home in (*named, _TOOLKIT, *packages):
         if all((home / "include" / header).is_file() for header in _HEADERS):
             return home
     raise LoadError(
@@ -241,8 +242,7 @@ def _without_launches(gpu: Gpu, replacing: contextlib.ExitStack) -> None:
     same_names = ("is_available", "device_count", "current_device", "set_device", "get_device_properties",
                   "synchronize", "is_bf16_supported", "memory_allocated")  # fmt: skip
     answers = {name: getattr(usual, name) for name in same_names}
-    answers |= {"get_raw_stream": lambda device=0: 0, "exchange_device": lambda device: 0}
-    answers |= {"maybe_exchange_device": lambda device: 0}
+    answers |= dict.fromkeys(("get_raw_stream", "exchange_device", "maybe_exchange_device"), _first_device)
     for name, answer in answers.items():
         replacing.enter_context(replaced(interface, name, staticmethod(answer)))
     properties["cuda"] = [usual.get_device_properties()]
@@ -253,6 +253,10 @@ def _without_launches(gpu: Gpu, replacing: contextlib.ExitStack) -> None:
     import triton
 
     triton.runtime.driver.set_active(_driver(gpu))
+
+
+def _first_device(device: Any = 0) -> int:
+    return 0
 
 
 def _same_tensor(one: Any, other: Any) -> bool:

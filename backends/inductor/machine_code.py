@@ -52,7 +52,7 @@ def check(folder: Path, capability: tuple[int, int], weights: Mapping[str, Any])
     if found != {capability}:
         told_of = ", ".join(f"{major}.{minor}" for major, minor in sorted(found)) or "no GPU"
         wanted = ".".join(map(str, capability))
-        raise CompileError(f"The compiler wrote machine code for {told_of} in place of {wanted}; nothing is kept of it.")
+        raise CompileError(f"The compiler wrote machine code for {told_of} in place of {wanted}; it is not kept.")
     if not all(_DRIVER in _library(archive) for archive in archives):
         raise CompileError("The compiler wrote a library that does not ask for NVIDIA's driver; nothing is kept of it.")
     return [*dict.fromkeys(names)]

@@ -111,9 +111,7 @@ def _compiled(request: Any, folder: Path, began: float) -> Any:
     job = job_of(request, store.private.make_compiler_cache())
     done = compile_job.compile_for_absent(job, folder, lambda message: None)
     seconds = time.perf_counter() - began
-    compiled = Compiled(
-        done.files, done.constants, seconds, done.code, outputs=done.outputs, signature=done.signature
-    )
+    compiled = Compiled(done.files, done.constants, seconds, done.code, outputs=done.outputs, signature=done.signature)
     entry = dataclasses.replace(new_entry(request, job, compiled), unmeasured=True)
     return store.publish(request.key, folder, entry)
 
@@ -122,7 +120,6 @@ def _requests(path: Path, backend: Any, device: Any) -> Iterator[Any]:
     """What to ask the registry for, for a model whose weights stay in its file."""
     from ...common.errors import CaptureError
     from ...common.reasons import Reason
-    from ...common.refused import Refused
     from ...compiler.blocks.repeated import repeated_blocks
     from ...graph_cache.model_hash import ModelSource, hash_file
     from ..calls.block_hook import Blocks, HostBlockClient
@@ -171,13 +168,17 @@ def main() -> None:
     """Bake a task."""
     from ...common.errors import OneGraphError
 
+    def tell(event: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(event) + "\n")
+        sys.stdout.flush()
+
     task = AbsentTask(**json.loads(sys.argv[1]))
     try:
         for event in bake(task):
-            print(json.dumps(event), flush=True)
+            tell(event)
     except OneGraphError as error:
-        print(json.dumps({"event": "failed", "model": Path(task.file).name, "text": str(error)}), flush=True)
-    print(json.dumps({"event": "done"}), flush=True)
+        tell({"event": "failed", "model": Path(task.file).name, "text": str(error)})
+    tell({"event": "done"})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,121 @@
+"""Graphs for GPUs that are not here, of a model's file and without its weights: made, found again, and refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from headless import host
+from support.models import dit_files
+
+from onegraph.backends.inductor import absent_gpu, machine_code
+from onegraph.common.errors import CompileError, LoadError
+from onegraph.graph_cache.store import Store
+
+TARGETS = {"sm_86": (8, 6), "sm_120": (12, 0)}
+
+
+class Baked:
+    """What `onegraph bake` made of a small file of Wan 2.1, for two GPUs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.home = folder / "wan.safetensors", folder / "home"
+        dit_files.write("wan 2.1 t2v", self.file, folder / "lora.safetensors", "")
+        self.code, self.rows = self.bake(self.file, ",".join(TARGETS))
+
+    def bake(self, file: Path, targets: str, **environ: str) -> tuple[int, list[dict[str, Any]]]:
+        command = [sys.executable, "-c", "from onegraph.cli import main; main()", "bake", str(file)]
+        command += ["--target", targets, "--comfyui", str(host.comfyui_path()), "--json"]
+        env = {**os.environ, "ONEGRAPH_HOME": str(self.home), **environ}
+        done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+        return done.returncode, json.loads(done.stdout)["graphs"] if done.stdout else [{"text": done.stderr}]
+
+
+@pytest.fixture(scope="module")
+def baked(tmp_path_factory: pytest.TempPathFactory) -> Baked:
+    return Baked(tmp_path_factory.mktemp("baked"))
+
+
+def test_each_kind_of_block_has_a_graph_for_each_gpu(baked: Baked) -> None:
+    assert baked.code == 0, baked.rows
+    found = sorted((row["event"], row["target"], row["label"]) for row in baked.rows)
+    assert found == sorted(("baked", target, "WanAttentionBlock") for target in TARGETS)
+    entries = {str(one.folder): one for one in Store(baked.home).entries()}
+    for row in baked.rows:
+        manifest = entries[row["folder"]].manifest
+        capability = TARGETS[row["target"]]
+        assert manifest.key["target"]["capability"] == ".".join(map(str, capability))
+        assert manifest.unmeasured and not manifest.cuda_graphs
+        assert manifest.code is not None and manifest.call_rules is not None
+        assert machine_code.architectures(Path(row["folder"]) / "graph.aoti") == {capability}
+
+
+def test_a_library_asks_for_the_driver_and_names_the_weights(baked: Baked) -> None:
+    folder = Path(baked.rows[0]["folder"])
+    constants = {one["name"] for one in json.loads((folder / "constants.json").read_text())["constants"]}
+    assert "module.self_attn.q.weight" in constants
+    weights = dict.fromkeys(constants)
+    assert {*machine_code.check(folder, TARGETS[baked.rows[0]["target"]], {**weights, "module.no.weight": None})} == (
+        constants
+    )
+
+
+def test_what_is_there_is_not_baked_again(baked: Baked) -> None:
+    code, rows = baked.bake(baked.file, "sm_86")
+    assert (code, {row["event"] for row in rows}) == (0, {"found"})
+
+
+def without_driver(data: bytes) -> bytes:
+    return data.replace(b"libcuda.so.1\0", b"libcuda.no.1\0")
+
+
+@pytest.mark.parametrize(
+    ("capability", "change", "said"),
+    [((8, 9), bytes, "machine code for 8.6 in place of 8.9"), ((8, 6), without_driver, "does not ask for NVIDIA's")],
+)
+def test_code_for_another_machine_is_refused(
+    capability: tuple[int, int], change: Callable[[bytes], bytes], said: str, baked: Baked, tmp_path: Path
+) -> None:
+    folder = Path(next(row["folder"] for row in baked.rows if row["target"] == "sm_86"))
+    with zipfile.ZipFile(folder / "graph.aoti") as made, zipfile.ZipFile(tmp_path / "graph.aoti", "w") as changed:
+        for name in made.namelist():
+            data = made.read(name)
+            changed.writestr(name, change(data) if name.endswith(".so") else data)
+    with pytest.raises(CompileError, match=re.escape(said)):
+        machine_code.check(tmp_path, capability, {})
+
+
+def test_a_workflow_names_the_models(baked: Baked, tmp_path: Path) -> None:
+    workflow = tmp_path / "workflow.json"
+    workflow.write_text(
+        json.dumps({"1": {"class_type": "UNETLoader", "inputs": {"unet_name": "flux-not.safetensors"}}})
+    )
+    code, rows = baked.bake(workflow, "sm_86")
+    assert (code, [row["event"] for row in rows]) == (3, ["failed"])
+    assert "names no diffusion model" in rows[0]["text"]
+
+
+def test_a_target_that_nobody_knows(baked: Baked) -> None:
+    code, rows = baked.bake(baked.file, "sm_86,sm_77")
+    assert code == 2 and "sm_77 is no target" in rows[0]["text"]
+
+
+def test_headers_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(absent_gpu.site, "getsitepackages", list)
+    monkeypatch.setattr(absent_gpu.sys, "path", [])
+    monkeypatch.setattr(absent_gpu, "_TOOLKIT", tmp_path / "none")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    with pytest.raises(LoadError, match="pip install nvidia-cuda-crt nvidia-cuda-cccl"):
+        absent_gpu.cuda_headers()
+    for header in absent_gpu._HEADERS:
+        (tmp_path / "include" / header).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "include" / header).touch()
+    assert absent_gpu.cuda_headers() == tmp_path
