@@ -22,6 +22,7 @@ from ...runtime.calls.requests import block_request
 from ...runtime.request import Request
 from ...signature.call_tree import TensorForm, leaf_forms, to_json
 from ..calls.block_hook import HostBlockClient
+from ..capture import compile_client
 
 _TOKENS, _SIDE, _FRAMES = 256, 128, 5  # of the call, in units of latents: graphs serve other sizes
 _TIME = 500.0
@@ -51,7 +52,7 @@ def block_requests(patcher: Any, client: HostBlockClient, backend: Backend, devi
         CaptureError: the model cannot be called without a run, or no graph can serve its blocks.
     """
     module = patcher.model.diffusion_model
-    described = skeleton.dump(module)
+    described = skeleton.dump(module, client.rules().composites)
     walked = _walk(patcher, described, client, backend, device)
     outer = OuterCall.of(module, walked.outer)
     blocks = repeated_blocks(module)
@@ -90,7 +91,7 @@ def _called(model: Any, described: bytes, client: HostBlockClient, backend: Back
     module, calls = model.diffusion_model, list[ModelCall]()
     try:
         with backend.capture_settings(), torch.no_grad():
-            model.diffusion_model = fake = skeleton.load(described, step.device)
+            model.diffusion_model = fake = skeleton.load(described, step.device, compile_client.class_of)
             conditions = _conditions(model, step)
             fake.register_forward_pre_hook(
                 lambda module, args, kwargs: calls.append(ModelCall(args, kwargs)), with_kwargs=True
