@@ -91,6 +91,12 @@ def fakes_are_made() -> bool:
     return mode is not None
 
 
+def fake_tensor_class() -> type:
+    """Return the class of tensors without memory. Raises LoadError: this torch lacks it."""
+    cls: type = require("torch._subclasses.fake_tensor.FakeTensor")
+    return cls
+
+
 def driver_version() -> str:
     """Return the version of CUDA that the driver knows; empty where there is none, or this torch does not tell."""
     try:

@@ -8,6 +8,7 @@ In the order in which a compile uses them:
 * `sharing`, `transfer`: other processes get regions to compile.
 * `packages`, `toolchain`: a region becomes a file.
 * `runner`: the files become a graph that runs.
+* `absent_gpu`, `explicit_attention`, `machine_code`: compiles for GPUs that are not here, and what their files tell.
 
 Facts that this package rests on, each covered by a test:
 

@@ -28,12 +28,11 @@ import torch
 from ...common.errors import CompileError, LoadError
 from ...common.replaced import replaced
 from ...common.torch_private import require
-from . import machine_code
+from . import explicit_attention, machine_code
 
 _BYTES = 80 << 30  # of memory, of which nothing is taken
 _TOOLKIT = Path("/usr/local/cuda")
 _HEADERS = ("cuda.h", "cuda_runtime_api.h", "crt/host_defines.h", "nv/target")
-_WIDEST_FLASH, _WIDEST_CUDNN, _HOPPER = 256, 128, 9
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def pretend(gpu: Gpu) -> None:
         require(f"torch.cuda.{name}")
         setattr(cuda, name, answer)
     functional: Any = torch.nn.functional
-    functional.scaled_dot_product_attention = _attention_of(gpu)
+    functional.scaled_dot_product_attention = explicit_attention.of(gpu.capability)
     fakes = require("torch._subclasses.fake_tensor")
     require("torch._subclasses.fake_tensor.FakeTensorMode.avoid_device_init")
     require("torch._subclasses.fake_tensor.init_gpu_context")
@@ -143,48 +142,6 @@ def _answers(gpu: Gpu) -> dict[str, Callable[..., Any]]:
         "_exchange_device": lambda device: 0,
         "_maybe_exchange_device": lambda device: 0,
     }
-
-
-def _attention_of(gpu: Gpu) -> Callable[..., torch.Tensor]:
-    """The function in place of torch's, which asks the driver which of its kernels to call: what it calls there."""
-    aten = torch.ops.aten
-
-    def scaled_dot_product_attention(
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> torch.Tensor:
-        if enable_gqa:
-            times = query.shape[-3] // key.shape[-3]
-            key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
-        width = query.shape[-1]
-        result: torch.Tensor
-        if query.dtype in (torch.float16, torch.bfloat16) and attn_mask is None and not width % 8:
-            if gpu.capability[0] == _HOPPER and width <= _WIDEST_CUDNN:
-                result = aten._scaled_dot_product_cudnn_attention.default(
-                    query, key, value, None, False, dropout_p, is_causal, False, scale=scale
-                )[0]
-                return result
-            if width <= _WIDEST_FLASH:
-                result = aten._scaled_dot_product_flash_attention.default(
-                    query, key, value, dropout_p, is_causal, False, scale=scale
-                )[0]
-                return result
-        if attn_mask is not None:
-            if attn_mask.dtype == torch.bool:
-                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, float("-inf"))
-            attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
-        result = aten._scaled_dot_product_efficient_attention.default(
-            query, key, value, attn_mask, False, dropout_p, is_causal, scale=scale
-        )[0]
-        return result
-
-    return scaled_dot_product_attention
 
 
 @contextlib.contextmanager

@@ -150,11 +150,11 @@ def _whole(component: Any, module: Any, patcher: Any, backend: Any) -> Iterator[
     """The requests of a model that is compiled as a whole."""
     from ...common.errors import CaptureError
     from ...common.refused import Refused
-    from ...common.torch_private import require
+    from ...common.torch_private import fake_tensor_class
     from ...runtime.family import TENSORS
     from ...runtime.guards.guard_cache import GuardCache
 
-    TENSORS.add(require("torch._subclasses.fake_tensor.FakeTensor"))
+    TENSORS.add(fake_tensor_class())
     examples = functools.partial(component.family.examples, module, patcher, None)
     with backend.capture_settings():
         requests = [*component.expected(patcher, module, backend.name, examples, GuardCache())]

@@ -1,0 +1,51 @@
+"""Attention by the kernel that torch calls on a GPU, chosen without it: torch asks the driver, in C++, at each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+_WIDEST_FLASH, _WIDEST_CUDNN, _HOPPER = 256, 128, 9  # elements of a head; see `settings.fast_attention`
+
+
+def of(capability: tuple[int, int]) -> Callable[..., torch.Tensor]:
+    """Return a function in place of torch's own, for GPUs of a compute capability; its arguments are the same."""
+    aten = torch.ops.aten
+
+    def scaled_dot_product_attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        if enable_gqa:
+            times = query.shape[-3] // key.shape[-3]
+            key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
+        width = query.shape[-1]
+        result: torch.Tensor
+        if query.dtype in (torch.float16, torch.bfloat16) and attn_mask is None and not width % 8:
+            if capability[0] == _HOPPER and width <= _WIDEST_CUDNN:
+                result = aten._scaled_dot_product_cudnn_attention.default(
+                    query, key, value, None, False, dropout_p, is_causal, False, scale=scale
+                )[0]
+                return result
+            if width <= _WIDEST_FLASH:
+                result = aten._scaled_dot_product_flash_attention.default(
+                    query, key, value, dropout_p, is_causal, False, scale=scale
+                )[0]
+                return result
+        if attn_mask is not None:
+            if attn_mask.dtype == torch.bool:
+                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, float("-inf"))
+            attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
+        result = aten._scaled_dot_product_efficient_attention.default(
+            query, key, value, attn_mask, False, dropout_p, is_causal, scale=scale
+        )[0]
+        return result
+
+    return scaled_dot_product_attention
