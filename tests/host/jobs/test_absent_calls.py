@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import dits
+from support.models import dits, quantised
 
 from onegraph import backends
 from onegraph.common.errors import CaptureError
@@ -32,7 +32,8 @@ def asked_by_a_run(model: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> li
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(HostBlockClient, "requested", lambda self, request: asked.append(request.key.fields()))
     compiled = compile_model(model, ModelNodeOptions("inductor", "any size", "eager"), "7")[0]
-    dits.sample(compiled, name)
+    with torch.inference_mode():  # as the host's executor does
+        dits.sample(compiled, name)
     return asked
 
 
@@ -40,12 +41,16 @@ def by_name(key: dict[str, Any]) -> tuple[str, str]:
     return key["architecture"], repr(key["shapes"])
 
 
+FAMILIES = ("flux", "flux schnell", "flux 2", "z-image", "qwen-image", "wan 2.1 t2v", "chroma", "sd 3.5", "krea 2")
+
+
 @pytest.mark.parametrize(
-    "name", ["flux", "flux schnell", "flux 2", "z-image", "qwen-image", "wan 2.1 t2v", "chroma", "sd 3.5", "krea 2"]
+    ("name", "layers"), [*((name, "") for name in FAMILIES), ("flux", "fp8 scaled"), ("z-image", "int8")]
 )
-def test_the_keys_are_those_of_a_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_keys_are_those_of_a_run(name: str, layers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(absent_calls, "_SIDE", 16)
-    model = dits.load(name)
+    with torch.inference_mode():
+        model = quantised.load(name, layers) if layers else dits.load(name)
     module = model.model.diffusion_model
     without = asked_without_a_run(model)
     assert model.model.diffusion_model is module
