@@ -28,7 +28,8 @@ import torch
 from ...common.errors import CompileError, LoadError
 from ...common.replaced import replaced
 from ...common.torch_private import require
-from . import explicit_attention, machine_code
+from . import machine_code
+from .explicit_attention import ExplicitAttention
 
 _BYTES = 80 << 30  # of memory, of which nothing is taken
 _TOOLKIT = Path("/usr/local/cuda")
@@ -102,8 +103,6 @@ def pretend(gpu: Gpu) -> None:
     for name, answer in _answers(gpu).items():
         require(f"torch.cuda.{name}")
         setattr(cuda, name, answer)
-    functional: Any = torch.nn.functional
-    functional.scaled_dot_product_attention = explicit_attention.of(gpu.capability)
     fakes = require("torch._subclasses.fake_tensor")
     require("torch._subclasses.fake_tensor.FakeTensorMode.avoid_device_init")
     require("torch._subclasses.fake_tensor.init_gpu_context")
@@ -150,7 +149,8 @@ def fake_tensors() -> Iterator[None]:
     if not _pretended:
         yield
         return
-    with require("torch._subclasses.fake_tensor.FakeTensorMode")(allow_non_fake_inputs=True):
+    fake = require("torch._subclasses.fake_tensor.FakeTensorMode")(allow_non_fake_inputs=True)
+    with fake, ExplicitAttention(_pretended[0].capability):
         yield
 
 

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+from typing_extensions import override
 
 _WIDEST_FLASH, _WIDEST_CUDNN, _HOPPER = 256, 128, 9  # elements of a head; see `settings.fast_attention`
 
 
-def of(capability: tuple[int, int]) -> Callable[..., torch.Tensor]:
-    """Return a function in place of torch's own, for GPUs of a compute capability; its arguments are the same."""
+class ExplicitAttention(TorchFunctionMode):
+    """While it lasts, torch's own attention calls such a kernel. The function's name stands for torch's, as ever: what
+    a model's code refers to is recorded.
+
+    Args:
+        capability: of the GPU.
+    """
+
+    def __init__(self, capability: tuple[int, int]) -> None:
+        super().__init__()
+        self._attention = _explicit(capability)
+
+    @override
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        chosen = self._attention if func is torch.nn.functional.scaled_dot_product_attention else func
+        return chosen(*args, **(kwargs or {}))
+
+
+def _explicit(capability: tuple[int, int]) -> Callable[..., torch.Tensor]:
+    """A function in place of torch's own, with the same arguments."""
     aten = torch.ops.aten
 
     def scaled_dot_product_attention(

@@ -55,6 +55,8 @@ def test_each_kind_of_block_has_a_graph_for_each_gpu(baked: Baked) -> None:
         assert manifest.key["target"]["capability"] == ".".join(map(str, capability))
         assert manifest.unmeasured and not manifest.cuda_graphs
         assert manifest.code is not None and manifest.call_rules is not None
+        named = {**manifest.code.references, **dict.fromkeys(manifest.code.functions, "")}
+        assert not [one for one in named.items() if "onegraph" in str(one)]  # which no other machine would find
         assert machine_code.architectures(Path(row["folder"]) / "graph.aoti") == {capability}
 
 
