@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -48,19 +50,21 @@ def bake_absent(path: Path, targets: str, comfyui: Path | None, as_json: bool) -
 def _events(task: dict[str, str]) -> Iterator[dict[str, Any]]:
     """What a process tells of a task; a failure where it ends without telling."""
     command = [sys.executable, "-m", "onegraph.host.jobs.absent_bake", json.dumps(task)]
-    ended = {"event": "failed", "model": Path(task["file"]).name}
-    told = False
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        for line in process.stdout:
-            event = json.loads(line)
-            told = told or event["event"] == "done"
-            if event["event"] != "done":
-                yield event
-        last = process.stderr.read().strip().splitlines()[-1:]
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # a machine's own GPU is another one
+    told, last = False, list[str]()
+    with tempfile.TemporaryFile("w+", errors="replace") as log:  # a pipe that nobody reads meanwhile would fill
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                event = json.loads(line)
+                told = told or event["event"] == "done"
+                if event["event"] != "done":
+                    yield event
+        log.seek(0)
+        last = log.read().strip().splitlines()[-1:]
     if not told:
-        yield {**ended, "text": f"the process ended with code {process.returncode}: {''.join(last)[-300:]}"}
+        text = f"the process ended with code {process.returncode}: {''.join(last)[-300:]}"
+        yield {"event": "failed", "model": Path(task["file"]).name, "text": text}
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -95,6 +95,10 @@ def pretend(gpu: Gpu) -> None:
     Raises:
         LoadError: this process has a GPU, or pretends to have another one; or this torch lacks what is replaced.
     """
+    if torch.version.cuda is None:
+        raise LoadError(
+            f"torch {torch.__version__} is built without CUDA; install the one that the other machines have."
+        )
     if _pretended or torch.cuda.is_available():
         raise LoadError("A process compiles for one GPU, and only where it has none.")
     cuda: Any = torch.cuda
