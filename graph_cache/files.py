@@ -8,6 +8,8 @@ import os
 import shutil
 import stat
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,11 +27,13 @@ _PASSING = frozenset(
 # What some network and FUSE file systems answer to fsync; a disk that is full or failing gives other errors.
 _CANNOT_SYNC = {
     errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY, errno.EPERM, errno.EACCES,
+    *((errno.EBADF,) if os.name == "nt" else ()),  # Windows syncs no file that is open for reading alone
 }  # fmt: skip
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket, a folder
 # Of an open file: no link is followed, no pipe waited for, and no child process has it.
 SAFELY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
-HAVE_LOCKS = os.name == "posix"
+HAVE_LOCKS = os.name == "posix"  # Windows removes and moves nothing that is open, as a file with a lock is
+_TRIES, _PAUSE = 20, 0.025  # seconds, for what Windows refuses while somebody has a file open
 
 
 class IrregularFileError(OSError):
@@ -105,7 +109,7 @@ def read_regular(path: Path, most: int) -> bytes:
 def write_synced(path: Path, text: str) -> None:
     """Write a text file that nobody else may change, and wait until it is on the disk. Raises OSError."""
     path.unlink(missing_ok=True)  # never through a link, and never into a pipe
-    with open(path, "x", encoding="utf-8", opener=_closed_to_others) as f:
+    with open(path, "x", encoding="utf-8", newline="", opener=_closed_to_others) as f:  # Windows would write CRLF
         f.write(text)
         f.flush()
         sync(f.fileno())
@@ -126,10 +130,20 @@ def replace_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{threading.get_ident():x}-{path.name}.{os.getpid()}")
     try:
         write_synced(temporary, text)
-        temporary.replace(path)
+        _despite_readers(lambda: temporary.replace(path))
     except BaseException:
         discard(temporary)
         raise
+
+
+def _despite_readers(change: Callable[[], object]) -> None:
+    """Rename or replace, again for half a second where Windows refuses it to others than readers. Raises OSError."""
+    for _ in range(_TRIES if os.name == "nt" else 0):
+        with contextlib.suppress(PermissionError):
+            change()
+            return
+        time.sleep(_PAUSE)
+    change()
 
 
 def discard(path: Path) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import ctypes
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -123,8 +123,6 @@ class Library:
         Raises:
             OSError: the system cannot load it.
         """
-        if os.name != "posix":
-            return None
         libraries = [*unpacked.glob("*/data/aotinductor/model/*.so")]
         # Operations that have no function of their own in the library are listed beside it, and run by torch's loader.
         if len(libraries) != 1 or libraries[0].with_suffix(".json").exists():
@@ -150,7 +148,8 @@ class Library:
 def _let_go(handle: int) -> None:
     import _ctypes
 
-    _ctypes.dlclose(handle)
+    let_go: Callable[[int], None] = getattr(_ctypes, "FreeLibrary" if os.name == "nt" else "dlclose")
+    let_go(handle)
 
 
 class Container:

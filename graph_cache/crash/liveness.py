@@ -2,12 +2,15 @@
 
 A process holds a lock on its file as long as it lives. A lock that is held tells of a live process wherever it runs:
 process ids mean nothing in another container. A free one tells of a dead process only where this machine would see the
-lock: some network file systems show each machine only its own.
+lock: some network file systems show each machine only its own. Windows moves no folder with an open file; there a
+process has a mutex with its name, which goes with it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import logging
 import os
 import stat
@@ -17,7 +20,7 @@ import weakref
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ..files import lock, open_regular, private
 from ..layout import machine_id
@@ -30,6 +33,7 @@ OwnerState = Literal["alive", "dead", "unknown"]
 WRITING_SECONDS = 60  # until then a process may still write a small file
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_SYNCHRONIZE, _NOT_FOUND = 0x100000, 2  # an access right and an error of Windows
 _MOST_BYTES = 4096  # of an owner's text, which has about 130
 
 
@@ -76,6 +80,8 @@ def state(owner: Owner, path: Path) -> OwnerState:
     Args:
         path: the owner's file.
     """
+    if os.name == "nt":
+        return _state_of_windows(owner)
     try:
         with open_regular(path) as file:
             written = os.fstat(file.fileno()).st_mtime
@@ -103,14 +109,58 @@ def owning(path: Path) -> Iterator[None]:
             _held.add(file)
             boot = ""
             with contextlib.suppress(OSError):
-                lock(file.fileno(), shared=False)
+                if os.name == "nt":
+                    _name_process()
+                else:
+                    lock(file.fileno(), shared=False)
                 boot = _boot()
             file.write(Owner(process=_process, machine=machine_id(), boot=boot).model_dump_json().encode())
-            if not boot:  # an open file could not be removed on Windows
+            if not boot or os.name == "nt":
                 file.close()
         except OSError as error:
             log.debug("%s does not tell whose it is: %s", path, error)
         yield
+
+
+@functools.cache
+def _name_process() -> int:
+    """Have a mutex with this process' name until it ends; a handle of it. Raises OSError."""
+    import ctypes
+
+    handle: int = _kernel32().CreateMutexW(None, False, _mutex_of(_process))
+    if not handle:
+        raise OSError(errno.ENOLCK, f"CreateMutexW: error {ctypes.get_last_error()}")  # type: ignore[attr-defined]
+    return handle
+
+
+def _state_of_windows(owner: Owner) -> OwnerState:
+    if owner.machine != machine_id() or not owner.boot:
+        return "unknown"
+    import ctypes
+
+    kernel = _kernel32()
+    handle = kernel.OpenMutexW(_SYNCHRONIZE, False, _mutex_of(owner.process))
+    if handle:
+        kernel.CloseHandle(handle)
+        return "alive"
+    return "dead" if ctypes.get_last_error() == _NOT_FOUND else "alive"  # type: ignore[attr-defined]
+
+
+def _mutex_of(process: str) -> str:
+    """The name of a process' mutex, for all users' sessions."""
+    return f"Global\\onegraph-{process}"
+
+
+def _kernel32() -> Any:
+    import ctypes
+    from ctypes import wintypes
+
+    kernel: Any = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
+    kernel.CreateMutexW.restype = kernel.OpenMutexW.restype = wintypes.HANDLE
+    kernel.CreateMutexW.argtypes = (ctypes.c_void_p, wintypes.BOOL, wintypes.LPCWSTR)
+    kernel.OpenMutexW.argtypes = (wintypes.DWORD, wintypes.BOOL, wintypes.LPCWSTR)
+    kernel.CloseHandle.argtypes = (wintypes.HANDLE,)
+    return kernel
 
 
 def is_unfinished(path: Path) -> bool:

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitOver
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import PurePath
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -80,7 +81,9 @@ def parse(text: str) -> Address | reasons.StoreBadAddress:
         return bad
     if parts.scheme == "file":
         path = unquote(parts.path)
-        is_local = path.startswith("/") and host in ("", "localhost")
+        if os.name == "nt" and path[2:3] == ":":  # file:///C:/graphs
+            path = path[1:]
+        is_local = PurePath(path).is_absolute() and host in ("", "localhost")
         return Address("file", path, f"file:{path.rpartition('/')[2]}") if is_local else bad
     return Address(parts.scheme, text, f"{parts.scheme}://{host}{port}{parts.path}") if host else bad
 
