@@ -85,12 +85,13 @@ def _baked(file: Path, backend: Any) -> Iterator[dict[str, Any]]:
     import torch
 
     from ...graph_cache.lookup import Hit
+    from ...runtime.guards import code_guard
     from ...runtime.obtain.registry import registry
 
     store, device = registry().store, torch.device("cuda", 0)
     for request in _requests(file, backend, device):
         began = time.perf_counter()
-        if isinstance(store.find(request.key), Hit):
+        if isinstance(store.find(request.key, code_guard.difference), Hit):
             yield {"event": "found", "label": request.label}
             continue
         with store.staging() as folder:
@@ -168,9 +169,11 @@ def main() -> None:
     """Bake a task."""
     from ...common.errors import OneGraphError
 
+    out, sys.stdout = sys.stdout, sys.stderr  # for what the host and its packages print
+
     def tell(event: dict[str, Any]) -> None:
-        sys.stdout.write(json.dumps(event) + "\n")
-        sys.stdout.flush()
+        out.write(json.dumps(event) + "\n")
+        out.flush()
 
     task = AbsentTask(**json.loads(sys.argv[1]))
     try:
