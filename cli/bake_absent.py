@@ -24,12 +24,15 @@ def bake_absent(path: Path, targets: str, comfyui: Path | None, as_json: bool) -
     Args:
         targets: architectures of GPUs, separated by commas.
     """
-    from ..backends.inductor.absent_gpu import GPUS
+    from ..backends import CompilesForAbsent, get
 
+    backend = get("inductor")
+    assert isinstance(backend, CompilesForAbsent)
+    known = backend.absent_devices()
     named = [one.strip() for one in targets.split(",") if one.strip()]
-    unknown = [one for one in named if one not in GPUS]
+    unknown = [one for one in named if one not in known]
     if unknown or not named:
-        raise typer.BadParameter(f"{unknown[0] if unknown else 'nothing'} is no target. Known are {', '.join(GPUS)}.")
+        raise typer.BadParameter(f"{unknown[0] if unknown else 'nothing'} is no target. Known are {', '.join(known)}.")
     if comfyui is None or not (comfyui / "main.py").is_file():
         raise typer.BadParameter("ComfyUI is not there; name its folder with --comfyui or COMFYUI_PATH.")
     rows: list[dict[str, Any]] = []

@@ -87,7 +87,7 @@ def is_compiled_by_torch(module: torch.nn.Module) -> bool:
 
 def fakes_are_made() -> bool:
     """Tell whether tensors that are made now are fake ones, without memory."""
-    mode = require("torch._C._get_dispatch_mode")(require("torch._C._TorchDispatchModeKey").FAKE)
+    mode = _required("torch._C._get_dispatch_mode")(_required("torch._C._TorchDispatchModeKey").FAKE)
     return mode is not None
 
 

@@ -33,7 +33,10 @@ _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket, a folde
 # Of an open file: no link is followed, no pipe waited for, and no child process has it.
 SAFELY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 HAVE_LOCKS = os.name == "posix"  # Windows removes and moves nothing that is open, as a file with a lock is
-_TRIES, _PAUSE = 20, 0.025  # seconds, for what Windows refuses while somebody has a file open
+_TRIES, _PAUSE = (
+    20,
+    0.025,
+)  # how often and after how many seconds, for what Windows refuses while somebody has a file open
 
 
 class IrregularFileError(OSError):
@@ -137,7 +140,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def _despite_readers(change: Callable[[], object]) -> None:
-    """Rename or replace, again for half a second where Windows refuses it to others than readers. Raises OSError."""
+    """Rename or replace; where Windows refuses that while somebody reads, again for half a second. Raises OSError."""
     for _ in range(_TRIES if os.name == "nt" else 0):
         with contextlib.suppress(PermissionError):
             change()

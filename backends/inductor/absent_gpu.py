@@ -67,11 +67,6 @@ GPUS: Mapping[str, Gpu] = {
 _pretended: list[Gpu] = []
 
 
-def pretended() -> Gpu | None:
-    """Return the GPU that this process pretends to have."""
-    return _pretended[0] if _pretended else None
-
-
 def cuda_headers() -> Path:
     """Return a folder of CUDA's headers that a compile needs, as `CUDA_HOME`.
 

@@ -75,9 +75,12 @@ def _library(archive: Path) -> bytes:
 
 
 def _reads(archive: Path, names: Iterable[str]) -> list[str]:
-    """Which of these names of weights the library in an archive has."""
+    """Which of these names of weights the library in an archive has, as texts of their own.
+
+    One that is not found although it is there has the graph refused; the end of another text must not count for one.
+    """
     code = _library(archive)
-    return [name for name in names if name.encode() + b"\0" in code]
+    return [name for name in names if b"\0" + name.encode() + b"\0" in code]
 
 
 def _of_region(archive: Path, weights: Iterable[str]) -> Iterator[str]:
