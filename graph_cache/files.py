@@ -33,10 +33,8 @@ _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket, a folde
 # Of an open file: no link is followed, no pipe waited for, and no child process has it.
 SAFELY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 HAVE_LOCKS = os.name == "posix"  # Windows removes and moves nothing that is open, as a file with a lock is
-_TRIES, _PAUSE = (
-    20,
-    0.025,
-)  # how often and after how many seconds, for what Windows refuses while somebody has a file open
+# How often, and after how many seconds, for what Windows refuses while somebody has a file open.
+_TRIES, _PAUSE = 20, 0.025
 
 
 class IrregularFileError(OSError):

@@ -89,6 +89,7 @@ def _baked(file: Path, backend: Any) -> Iterator[dict[str, Any]]:
     from ...runtime.obtain.registry import registry
 
     store, device = registry().store, torch.device("cuda", 0)
+    store.sweep()  # a bake may have been killed
     for request in _requests(file, backend, device):
         began = time.perf_counter()
         if isinstance(store.find(request.key, code_guard.difference), Hit):

@@ -70,9 +70,23 @@ def test_a_library_asks_for_the_driver_and_names_the_weights(baked: Baked) -> No
     )
 
 
-def test_what_is_there_is_not_baked_again(baked: Baked) -> None:
+DIES_WHILE_IT_COMPILES = """
+import os, sys
+from pathlib import Path
+from onegraph.graph_cache.store import Store
+compiling = Store(Path(sys.argv[1])).staging()
+print(compiling.__enter__(), flush=True)
+os._exit(1)
+"""
+
+
+def test_what_is_there_is_not_baked_again_and_what_a_killed_bake_left_goes(baked: Baked) -> None:
+    command = [sys.executable, "-c", DIES_WHILE_IT_COMPILES, str(baked.home)]
+    left = Path(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip())
+    assert left.is_dir()
     code, rows = baked.bake(baked.file, "sm_86")
     assert (code, {row["event"] for row in rows}) == (0, {"found"})
+    assert not left.exists()
 
 
 def without_driver(data: bytes) -> bytes:
