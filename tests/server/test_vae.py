@@ -48,9 +48,17 @@ def vae_graphs(base: Path) -> int:
     return len(list(base.glob("models/checkpoints/*.graphs/*/vae_decoder/*/manifest.json")))
 
 
+def resident_of(running: server.Server) -> int:
+    return int(psutil.Process(running.pid).memory_info().rss)
+
+
 @pytest.fixture(scope="module")
-def references(running: server.Server) -> list[server.Outcome]:
-    return [running.run(image(*size)) for size in SIZES]
+def references(running: server.Server) -> list[tuple[server.Outcome, int]]:
+    """Each size's image without a node, and the bytes that the process occupied after it.
+
+    ComfyUI's own decodes keep some megabytes for each new size (its allocator's), which are not the graphs'.
+    """
+    return [(running.run(image(*size)), resident_of(running)) for size in SIZES]
 
 
 @pytest.mark.parametrize(
@@ -76,20 +84,21 @@ def test_thirty_resolutions_compile_as_the_rule_says(
     graphs: int,
     expected: str,
     running: server.Server,
-    references: list[server.Outcome],
+    references: list[tuple[server.Outcome, int]],
     base: Path,
 ) -> None:
     compiled, cached = running.status()["compiles"], vae_graphs(base)
     resident = []
-    for size, reference in zip(SIZES, references, strict=True):
+    for size, (reference, _) in zip(SIZES, references, strict=True):
         result = running.run(workflows.with_compiled_vae(image(*size), dynamic_resolution=rule, backend=backend))
         assert result.status == "success"
         assert difference(reference, result) <= 2
-        resident.append(psutil.Process(running.pid).memory_info().rss)
+        resident.append(resident_of(running))
     assert running.status()["compiles"] - compiled == graphs
     assert vae_graphs(base) - cached == graphs
     settled = max(graphs, 3)  # images after which no further graph comes
-    assert resident[-1] <= 1.1 * resident[settled - 1]
+    of_eager = references[-1][1] - references[settled - 1][1]
+    assert resident[-1] <= 1.1 * resident[settled - 1] + max(of_eager, 0)
     assert running.status()["runs"]["vae:decoder"]["text"].startswith(expected)
     print(f"{rule}, {backend}: {resident[settled - 1] >> 20} MiB after size {settled}, {resident[-1] >> 20} after 30")
 
