@@ -88,8 +88,8 @@ def bake(
     if it was stopped. A plan is baked on a Ray cluster, and its graphs are put into a remote store.
     A plan runs code: bake only plans you trust.
 
-    With --target, the diffusion models and VAEs that a workflow names are baked for other machines with this torch or a newer
-    one, this ComfyUI and such GPUs. Their headers are read, nothing is run, and no GPU is needed.
+    With --target, the diffusion models and VAEs that a workflow names are baked for other machines: with such GPUs, this
+    torch or a newer one and this ComfyUI. Their headers are read, nothing is run, and no GPU is needed.
     """
     if target:
         from .bake_absent import bake_absent

@@ -144,12 +144,12 @@ def _requests(path: Path, backend: Any, device: Any) -> Iterator[Any]:
     if vae is None and patcher is None:
         raise CaptureError(f"This ComfyUI does not know the model of {path.name}; update it.")
     for half in HALVES if vae is not None else ():
-        module = vae.first_stage_model
-        family = half_of(module, half)
-        why = family if isinstance(family, Reason) else family.refusal(module)
-        if why is None:
-            yield from _whole(NodeComponent(family, None, source, half), module, vae.patcher, vae, backend)
-        elif patcher is None:
+        found = half_of(vae.first_stage_model, half)
+        why = found if isinstance(found, Reason) else found.refusal(vae.first_stage_model)
+        if not isinstance(found, Reason) and why is None:
+            half_component = NodeComponent(found, None, source, half)
+            yield from _whole(half_component, vae.first_stage_model, vae.patcher, vae, backend)
+        elif why is not None and patcher is None:
             raise CaptureError(why.text)
     if patcher is None:
         return
