@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -30,10 +31,14 @@ class Baked:
         self.file, self.home = folder / "wan.safetensors", folder / "home"
         dit_files.write("wan 2.1 t2v", self.file, folder / "lora.safetensors", "")
         self.code, self.rows = self.bake(self.file, ",".join(TARGETS))
+        if shutil.which("x86_64-w64-mingw32-g++") is not None:
+            self.windows = self.bake(self.file, "sm_86", "windows")
 
-    def bake(self, file: Path, targets: str, **environ: str) -> tuple[int, list[dict[str, Any]]]:
+    def bake(
+        self, file: Path, targets: str, platforms: str = "linux", **environ: str
+    ) -> tuple[int, list[dict[str, Any]]]:
         command = [sys.executable, "-c", "from onegraph.cli import main; main()", "bake", str(file)]
-        command += ["--target", targets, "--comfyui", str(host.comfyui_path()), "--json"]
+        command += ["--target", targets, "--platform", platforms, "--comfyui", str(host.comfyui_path()), "--json"]
         env = {**os.environ, "ONEGRAPH_HOME": str(self.home), **environ}
         done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
         return done.returncode, json.loads(done.stdout)["graphs"] if done.stdout else [{"text": done.stderr}]
@@ -65,9 +70,9 @@ def test_a_library_asks_for_the_driver_and_names_the_weights(baked: Baked) -> No
     constants = {one["name"] for one in json.loads((folder / "constants.json").read_text())["constants"]}
     assert "module.self_attn.q.weight" in constants
     weights = dict.fromkeys(constants)
-    assert {*machine_code.check(folder, TARGETS[baked.rows[0]["target"]], {**weights, "module.no.weight": None})} == (
-        constants
-    )
+    assert {
+        *machine_code.check(folder, TARGETS[baked.rows[0]["target"]], "linux", {**weights, "module.no.weight": None})
+    } == (constants)
 
 
 DIES_WHILE_IT_COMPILES = """
@@ -106,7 +111,7 @@ def test_code_for_another_machine_is_refused(
             data = made.read(name)
             changed.writestr(name, change(data) if name.endswith(".so") else data)
     with pytest.raises(CompileError, match=re.escape(said)):
-        machine_code.check(tmp_path, capability, {})
+        machine_code.check(tmp_path, capability, "linux", {})
 
 
 def test_a_workflow_names_the_models(baked: Baked, tmp_path: Path) -> None:
