@@ -155,9 +155,10 @@ class Pusher:
     def _unlogged(self) -> Iterator[Event]:
         """What the log lacks of what the store has. Raises StoreError."""
         log = self._log.current()
+        done = {*log.published, *self._taken_back()}
         for name in self._remote.list(f"graphs/{self.public}"):
             graph, key = records.named(name), name.split("/")[-2]
-            if graph is not None and graph.digest not in {*log.published, *self._taken_back()}:
+            if graph is not None and graph.digest not in done:
                 signed = self._read(name, key)
                 if signed is not None and graph.digest in {one.manifest for one in signed.graphs}:
                     yield "published", key, graph.digest

@@ -279,9 +279,10 @@ def test_the_command_lists_a_log_and_tells_what_is_wrong(
     wanted, manifest = digests(made)
     done = onegraph(bob, "log", url)
     assert done.exit_code == 0
-    assert done.stdout.splitlines()[::2] == [f"1  published  {wanted[:12]}  {manifest[:12]}", "fleet: 2 lines, whole"]
+    whole = f"2 lines, whole, head {log_of(alice, url).digests[-1]}"
+    assert done.stdout.splitlines()[::2] == [f"1  published  {wanted[:12]}  {manifest[:12]}", f"fleet: {whole}"]
     by_key = onegraph(Store(tmp_path / "carol"), "log", url, "--publisher", alice.public)
-    assert by_key.stdout.splitlines()[-1] == f"{alice.public[:12]}: 2 lines, whole"
+    assert by_key.stdout.splitlines()[-1] == f"{alice.public[:12]}: {whole}"
     shutil.rmtree(folder / "log")
     done = onegraph(bob, "log", url, "--json")
     assert done.exit_code == 1 and '"code": "store_log_missing"' in done.stdout and '"lines": []' in done.stdout
