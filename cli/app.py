@@ -5,6 +5,7 @@ Exit codes are documented in docs/cli.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -15,16 +16,19 @@ from .doctor import doctor
 from .explain import explain
 from .fleet import collect, mirror, pull, push, show_log, withdraw
 from .graphs import list_graphs, pin, prune, stats, unpin
+from .help import Command, Group
 from .insert import insert
-from .output import Json, print_json, print_line
+from .output import Json, counted, print_error, print_json, print_line, print_no_graphs
 from .paths import Folders
 from .retry import retry
 from .sharing import export_graphs, import_graphs, trust
 from .workflow import bake
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
-    help="Compiled graphs of ComfyUI-OneGraph.",
+    rich_markup_mode=None,  # boxes around errors break paths, which are there to be copied
+    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -41,16 +45,14 @@ def main(
         bool, typer.Option("--version", "-V", is_eager=True, callback=_print_version, help="Show the version.")
     ] = False,
 ) -> None:
-    """Compiled graphs of ComfyUI-OneGraph."""
+    """Compile ComfyUI's models once, and load the compiled graphs ever after.
+
+    Begin with `onegraph doctor`. `onegraph COMMAND -h` tells more of a command.
+    """
 
 
-app.command("ls")(list_graphs)
-app.command()(stats)
-
-
-@app.command()
 def verify(folders: Folders = None, as_json: Json = False) -> None:
-    """Check every cached graph's signature and files. Exit code 1 unless all are sound."""
+    """Check the signature and files of every cached graph. Exit code 1 unless all are sound."""
     from ..common.reasons import Reason
     from ..graph_cache.integrity import Sound, describe
     from ..graph_cache.store import Store
@@ -68,25 +70,26 @@ def verify(folders: Folders = None, as_json: Json = False) -> None:
     if as_json:
         print_json({"graphs": rows})
     elif not count:
-        print_line(f"0 graphs in {', '.join(map(str, folders or [store.home]))}")
+        print_no_graphs(store.home, *(folders or []))
+    elif wrong:
+        print_error(
+            f"{wrong} of {counted(count)} cannot be used as they are. `onegraph prune --unusable` removes those, "
+            "and the next run compiles new ones."
+        )
     raise typer.Exit(1 if wrong else 0)
 
 
-app.command()(prune)
-app.command()(pin)
-app.command()(unpin)
-app.command()(explain)
-app.command()(bake)
-app.command()(insert)
-app.command()(doctor)
-app.command()(retry)
-app.command()(bench)
-app.command("export")(export_graphs)
-app.command("import")(import_graphs)
-app.add_typer(trust, name="trust")
-app.command()(push)
-app.command()(pull)
-app.command()(mirror)
-app.command()(withdraw)
-app.command("log")(show_log)
-app.command("gc")(collect)
+_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Get started": {"doctor": doctor, "insert": insert, "bake": bake, "explain": explain, "bench": bench},
+    "Graphs on this machine": {
+        "ls": list_graphs, "stats": stats, "verify": verify, "prune": prune, "pin": pin, "unpin": unpin, "retry": retry,
+    },
+    "Share graphs": {"export": export_graphs, "import": import_graphs},
+    "Remote stores": {
+        "push": push, "pull": pull, "log": show_log, "withdraw": withdraw, "mirror": mirror, "gc": collect,
+    },
+}  # fmt: skip
+for _panel, _commands in _COMMANDS.items():
+    for _name, _command in _commands.items():
+        app.command(_name, cls=Command, rich_help_panel=_panel)(_command)
+app.add_typer(trust, name="trust", rich_help_panel="Share graphs")

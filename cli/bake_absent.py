@@ -140,6 +140,6 @@ def _report(rows: Sequence[dict[str, Any]]) -> None:
         counts = [str(sum(row["event"] == event for row in of_key)) for event in ("baked", "found", "failed")]
         seconds = f"{sum(row['seconds'] for row in baked):.0f} s"
         table.append((*key, *counts, seconds, size(sum(row["bytes"] for row in baked))))
-    print_table(("model", "target", "system", "baked", "found", "failed", "time", "size"), table)
+    print_table(("model", "target", "system", "baked", "found", "failed", "time", "size"), table, drop=("time", "size"))
     if any(row["event"] == "baked" for row in rows):
-        print_line("None of them was run: each machine compares a graph with eager when it first uses it.")
+        print_line("None of them was run: each machine compares a graph with the uncompiled model at its first use.")

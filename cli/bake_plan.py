@@ -11,7 +11,7 @@ import typer
 from . import on_ray, plans
 from .fleet import opened
 from .on_ray import Row
-from .output import print_json, print_line, print_table
+from .output import print_error, print_json, print_line, print_table
 from .sharing import key_file_of, plain_errors
 
 _INTERRUPTED = 130
@@ -47,10 +47,10 @@ def bake_plan(path: Path, on: str, dry_run: bool, as_json: bool) -> NoReturn:
             except KeyboardInterrupt:
                 stopped = True
             except on_ray.NoRayError:
-                print_line("A plan is baked by Ray, which is not installed: pip install ray, or the extra bake.")
+                print_error("A plan is baked by Ray, which is not installed: pip install ray, or the extra bake.")
                 raise typer.Exit(1) from None
             except ConnectionError:
-                print_line(f"No Ray cluster answers at {on}. Start one with `ray start --head`, or leave out --on.")
+                print_error(f"No Ray cluster answers at {on}. Start one with `ray start --head`, or leave out --on.")
                 raise typer.Exit(1) from None
     _report(rows, pusher.public, as_json)
     if stopped:
@@ -73,6 +73,7 @@ def _report(rows: list[Row], public: str, as_json: bool) -> None:
     print_table(
         ("task", "target", "result", "graphs", "why"),
         ((row.item.text, row.item.target.name, row.did, ", ".join(row.keys), row.why) for row in rows),
+        drop=("graphs", "target"),
     )
     counts = Counter(row.did for row in rows)
     print_line(", ".join(f"{counts[did]} {did}" for did in ("baked", "hit", "missing", "failed") if counts[did]))

@@ -12,7 +12,8 @@ import typer
 
 from ..common.errors import without_paths
 from . import child
-from .output import Json, print_json, print_line, print_table
+from .output import Json, print_error, print_json, print_line, print_table
+from .output import size as in_megabytes
 from .paths import existing_file
 from .report import page as report
 from .report.bench import page_of as bench_page
@@ -69,8 +70,10 @@ def _shared(machine: dict[str, Any], results: dict[str, Any], checkpoint: str) -
 
 def bench(
     checkpoint: Annotated[Path, existing_file("A .safetensors file: a checkpoint, or a diffusion model alone.")],
-    comfyui: Annotated[Path, typer.Option(envvar="COMFYUI_PATH", help="ComfyUI's folder.")],
-    backends: Annotated[str, typer.Option(help="What to compare, with commas.")] = ",".join(CHOICES),
+    comfyui: Annotated[Path, typer.Option(metavar="FOLDER", envvar="COMFYUI_PATH", help="ComfyUI's folder.")],
+    backends: Annotated[
+        str, typer.Option(help="What to compare, with commas; eager is the uncompiled model.")
+    ] = ",".join(CHOICES),
     size: Annotated[str, typer.Option(help="Width x height of the image, pixels.")] = "512x512",
     cpu: Annotated[bool, typer.Option("--cpu", help="Run on the CPU although there is a GPU.")] = False,
     custom_node: Annotated[
@@ -83,9 +86,10 @@ def bench(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure first call, restore, step time and memory of the model under each backend, in processes of their own.
+    """Measure a model uncompiled and under each backend.
 
-    Nothing of your graphs is used or changed. A backend that is slower than eager is measured all the same.
+    First step, restart, step time and memory, in processes of their own. Your graphs are neither used nor changed. A
+    backend that is slower than the uncompiled model is measured all the same.
     """
     chosen = [name.strip() for name in backends.split(",") if name.strip()]
     unknown = [name for name in chosen if name not in CHOICES]
@@ -101,7 +105,7 @@ def bench(
         if written is not None and not written.parent.is_dir():
             raise typer.BadParameter(f"{written.parent} is no folder.")
     if html is not None and (missing_package := report.why_not()):
-        print_line(missing_package)
+        print_error(missing_package)
         raise typer.Exit(1)
     import torch
 
@@ -117,19 +121,20 @@ def bench(
                 "height": height, "cpu": cpu or not torch.cuda.is_available(), "custom_node": custom_node,
             }  # fmt: skip
             if not as_json:
-                print_line(f"{name} ...")
+                print_line(f"measuring {name} ...")
             first = _run(job, Path(folder) / "home")
             again = _run(job, Path(folder) / "home") if "failed" not in first else first
+        shown = "uncompiled" if name == "eager" else name
         results[name] = {"first": first, "again": again}
         if "failed" in again:
-            rows.append((name, "", "", "", "", f"failed: {again['failed']}"))
+            rows.append((shown, "", "", "", "", f"failed: {again['failed']}"))
             continue
         row = (
-            name,
+            shown,
             f"{first['first_s']:.1f}",
             f"{again['first_s']:.2f}",
             f"{again['step_ms']:.0f}",
-            f"{again['memory_bytes'] / 2**20:.0f}",
+            in_megabytes(again["memory_bytes"]),
             again["said"],
         )
         rows.append(row)
@@ -148,11 +153,13 @@ def bench(
     if as_json:
         print_json({**machine, "backends": results})
         raise typer.Exit(code)
-    print_table(("backend", "first call s", "restored s", "step ms", "memory MiB", "status"), rows)
+    print_table(
+        ("backend", "first step s", "restored s", "step ms", "memory", "status"), rows, drop=("status", "memory")
+    )
     print_line(
         f"{checkpoint.name}, {width}x{height}, on {device}; Python {platform.python_version()}, "
         f"torch {torch.__version__}. "
-        "First call and restored: the first sampling step with an empty store and with a filled one."
+        "First step and restored: the first sampling step with an empty store and with a filled one."
     )
     if html is not None:
         print_line(f"to look at: {html}")

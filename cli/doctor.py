@@ -14,7 +14,7 @@ from typing import Literal
 
 import typer
 
-from .output import Json, print_json, print_line
+from .output import Json, counted, print_json, print_line, print_text, size
 
 _VERSION = re.compile(r"""__version__ = ["']([^"']+)""")
 _LITTLE = 1 << 30  # bytes free on a disk
@@ -37,19 +37,21 @@ class Check:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Show what works on this machine: backends, compilers, the graph folder, the disk, and what to do about the rest.
+    """Show what works on this machine, and what to do about the rest.
 
-    Exit code 1 if there is a problem.
+    The last line tells whether models can be compiled here. Exit code 1 if there is a problem.
     """
-    findings = [*_programs(), *_backends(), *_store(), *_disk(), *_settings()]
+    *checks, summary = _backends()
+    findings = [*_programs(), *checks, *_store(), *_disk(), *_settings(), summary]
     failed = any(one.state == "problem" for one in findings)
     if as_json:
         print_json({"findings": [asdict(one) for one in findings]})
         raise typer.Exit(1 if failed else 0)
-    for one in findings:
+    for one in findings[:-1]:
         print_line(one.text)
         if one.remedy:
             print_line(f"  {one.state}: {one.remedy}")
+    print_text(summary.text)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -65,32 +67,37 @@ def _programs() -> Iterator[Check]:
             version = _VERSION.search((comfyui / "comfyui_version.py").read_text(encoding="utf-8"))
             yield Check("comfyui", "ok", f"ComfyUI {version[1] if version else 'of an unknown version'} in {comfyui}")
             break
+    else:
+        yield Check("comfyui", "note", "ComfyUI: not found", "name its folder in COMFYUI_PATH")
 
 
 def _backends() -> Iterator[Check]:
+    """What compiles and runs graphs here, and, at last, a summary."""
     from ..common.errors import in_brief
-    from ..graph_cache.layout import user_folder
 
     try:
         import torch
-    except (ImportError, OSError) as error:  # of a library that it needs
-        text = f"torch cannot be imported by {sys.executable} ({in_brief(error)}), graph folder {user_folder()}"
+
+        version = torch.__version__  # a folder that an uninstall left behind can be imported, too
+    except Exception as error:
         remedy = "run the `onegraph` of the Python that ComfyUI runs in, or install torch"
-        yield Check("torch", "problem", text, remedy)
+        yield Check("torch", "problem", f"torch cannot be imported by {sys.executable} ({in_brief(error)})", remedy)
+        yield Check("summary", "ok", f"Models can be neither compiled nor loaded here: {remedy}.")
         return
     from .. import backends
     from ..backends.inductor.toolchain import cpp_compiler
-    from ..common.memory import in_words
     from ..common.torch_private import driver_version
 
-    yield Check("torch", "ok", f"torch {torch.__version__}, graph folder {user_folder()}")
+    yield Check("torch", "ok", f"torch {version}")
     yield Check("compiler", "ok", f"C++ compiler: {cpp_compiler() or 'none'}")
+    if not torch.cuda.device_count():
+        yield Check("gpu", "ok", "GPU: none that torch can use")
     for index in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(index)
-        text = f"{gpu.name}, sm_{gpu.major}{gpu.minor}, {in_words(gpu.total_memory)}, driver {driver_version()}"
+        text = f"{gpu.name}, sm_{gpu.major}{gpu.minor}, {size(gpu.total_memory)}, driver {driver_version()}"
         yield Check(f"gpu cuda:{index}", "ok", f"cuda:{index}: {text}")
     devices = [torch.device("cpu"), *(torch.device("cuda", i) for i in range(torch.cuda.device_count()))]
-    served: set[torch.device] = set()
+    served, loads = set[torch.device](), set[torch.device]()
     for name in backends.known():
         backend = backends.get(name)
         for device in devices:
@@ -99,13 +106,27 @@ def _backends() -> Iterator[Check]:
                 f"{name} on {device}: runs graphs: {'yes' if runs.ok else runs.text}; "
                 f"compiles: {'yes' if compiles.ok else compiles.text}"
             )
-            if runs.ok and compiles.ok:
-                served.add(device)
+            if runs.ok:
+                loads.add(device)
+                served |= {device} if compiles.ok else set()
             yield Check(f"{name} {device}", "ok" if runs.ok and compiles.ok else "note", text)
     for device in devices:
         if device not in served:
             remedy = "install what one of the backends above names, or import graphs that were compiled elsewhere"
             yield Check(f"compiling {device}", "problem", f"nothing compiles for {device} here", remedy)
+    names, others = (
+        ", ".join(map(str, devices)) for devices in (sorted(served, key=str), sorted(loads - served, key=str))
+    )
+    text = (
+        f"Models can be compiled and graphs loaded here, for {names}." if served else "No model can be compiled here."
+    )
+    if others:
+        text += (
+            f" For {others}, graphs can be loaded only: install what the lines above name, or `onegraph import` some."
+        )
+    elif not served:
+        text += " Nor can graphs be loaded: install what the lines above name."
+    yield Check("summary", "ok", text)
 
 
 def _store() -> Iterator[Check]:
@@ -117,6 +138,7 @@ def _store() -> Iterator[Check]:
     from ..graph_cache.trust.signing import KEY_VARIABLE, Signer
 
     home = user_folder()
+    yield Check("graph folder path", "ok", f"Graph folder: {home}")
     loaded_from = private_folder.locate(home)
     try:
         may_be_written = os.access(nearest(home), os.W_OK)
@@ -150,7 +172,6 @@ def _store() -> Iterator[Check]:
 
 def _disk() -> Iterator[Check]:
     from ..common import stored_reasons
-    from ..common.memory import in_words
     from ..common.reasons import BlockSmall
     from ..graph_cache.disk.report import totals
     from ..graph_cache.files import free_bytes
@@ -159,21 +180,21 @@ def _disk() -> Iterator[Check]:
     store = Store()
     sums = totals(store.disk, store.disk.entries())
     limit, taken = sums.budget_bytes, sums.bytes
-    of = "no limit" if limit is None else in_words(limit)
+    of = "no limit" if limit is None else size(limit)
     full = limit is not None and taken > limit
     remedy = "run `onegraph prune`, unpin graphs, or raise ONEGRAPH_DISK_BUDGET" if full else ""
-    yield Check("budget", "note" if full else "ok", f"{sums.graphs} graphs take {in_words(taken)} of {of}", remedy)
+    yield Check("budget", "note" if full else "ok", f"{counted(sums.graphs)}, {size(taken)} of {of}", remedy)
     for folder in dict.fromkeys([store.graphs, *store.disk.folders()]):
         free = free_bytes(folder)
         if free is not None and free < _LITTLE:
-            text = f"{in_words(free)} are free for {folder}"
+            text = f"{size(free)} are free for {folder}"
             yield Check("free space", "problem", text, "free some disk space, or set ONEGRAPH_HOME to another disk")
     if sums.states.get("stale"):
-        text = f"{sums.states['stale']} graphs cannot be used here any more"
+        text = f"{counted(sums.states['stale'])} of no use here any more"
         yield Check("stale graphs", "note", text, "`onegraph ls --all --long --filter state=stale` tells why; "
                       "`onegraph prune --unusable` removes them")  # fmt: skip
     if sums.states.get("quarantined"):
-        text = f"{sums.states['quarantined']} graphs were quarantined"
+        text = f"{counted(sums.states['quarantined'])} quarantined"
         yield Check("quarantined graphs", "note", text, "`onegraph prune --unusable` removes them")
     for failed in store.notes.read().failures.values():
         for failure in failed.failures:
@@ -190,5 +211,5 @@ def _settings() -> Iterator[Check]:
     try:
         budget.parse(text or "0")
     except ValueError as error:
-        remedy = f"set {budget.VARIABLE} to a size such as 20GiB; until then it is 10 GiB"
+        remedy = f"set {budget.VARIABLE} to a size such as 20GB; until then it is {size(budget.DEFAULT)}"
         yield Check("disk budget", "problem", f"{budget.VARIABLE}: {error}", remedy)

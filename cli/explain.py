@@ -16,7 +16,7 @@ from .workflow import explain_workflow
 
 WOULD_NOT_HIT = 3  # exit code
 
-ComfyUI = Annotated[Path | None, typer.Option(envvar="COMFYUI_PATH", help="ComfyUI's folder.")]
+ComfyUI = Annotated[Path | None, typer.Option(metavar="FOLDER", envvar="COMFYUI_PATH", help="ComfyUI's folder.")]
 
 # What to do about a field of the key that differs from the nearest graph's.
 _REMEDIES = {
@@ -34,7 +34,7 @@ _REMEDIES = {
 _TO_DO = {
     "miss": "it compiles at the first run; `onegraph bake` does so before",
     "recorded": "run a workflow once, or bake one with `onegraph bake`",
-    "refused": "it runs eager until that changes; `onegraph retry` has failed compiles tried again",
+    "refused": "it runs uncompiled until that changes; `onegraph retry` has failed compiles tried again",
 }
 
 
@@ -55,7 +55,7 @@ def explain(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Tell whether a checkpoint or a workflow finds its graphs here, field by field of the key, and what to do if not.
+    """Tell whether a checkpoint or a workflow finds its graphs here, and what to do if not.
 
     A workflow that the editor saved and that has no node of OneGraph is asked for with Compile Model behind each loader
     of a model. Compiles nothing. Exit code 0 if all graphs are found, 3 if not, 1 if nobody can tell.
@@ -71,7 +71,7 @@ def explain(
     try:
         findings: list[dict[str, Any]] = child.result("host.jobs.explain", json.dumps(job))
     except child.ChildFailedError as error:
-        print_either(as_json, {"error": str(error)}, f"Can't tell: {error}")
+        print_either(as_json, {"error": str(error)}, errors=[f"Can't tell: {error}"])
         raise typer.Exit(1) from None
     if as_json:
         print_json({"checkpoint": str(target), "graphs": findings})

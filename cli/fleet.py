@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .output import Json, print_either, print_line, size
+from .output import NO_GRAPHS, Json, counted, print_either, print_error, print_line, size
 from .paths import SharedFolders
-from .sharing import PublisherName, key_file_of, plain_errors, refuse, trusted_publishers
+from .sharing import NOBODY, PublisherName, key_file_of, plain_errors, refuse, trusted_publishers
 
 if TYPE_CHECKING:
     from ..graph_cache.entry import Entry
@@ -28,10 +29,10 @@ def push(
     publisher: PublisherName = "",
     as_json: Json = False,
 ) -> None:
-    """Put graphs into a remote store, signed with your publisher's key: those that you may load yourself, each once.
+    """Put graphs into a remote store, signed with your publisher's key.
 
-    What is there already is not sent again, so that a push that was stopped goes on when it is run again. Machines that
-    trust the key read the store where ONEGRAPH_STORES names it.
+    All that you may load yourself are put there, each once. What is there already is not sent again: a push that was
+    stopped goes on when it is run again. Machines that trust the key read the store that ONEGRAPH_STORES names.
     """
     from ..graph_cache.sources import exporting, pushing
     from ..graph_cache.store import Store
@@ -44,14 +45,13 @@ def push(
         ed25519.require()  # before a key is made in vain
         entries: list[Entry] = [entry for folder in folders or [here.home] for entry in exporting.find(folder)]
         if not entries:
-            _tell([], as_json, "0 graphs pushed", ok=False)
-            return
+            _tell([], as_json, NO_GRAPHS, ok=False)
         pusher = pushing.Pusher(remote, key_file.obtain(path), here.home)
         with _shown(sum(entry.manifest.bytes for entry in entries), as_json) as progress:
             done = _each(pushing.push(here, entries, pusher, progress), as_json)
     written = sum(one.did == "pushed" for one in done)
     unchanged = sum(one.did == "there already" for one in done)
-    text = f"{written} graphs pushed, {unchanged} there already, {size(sum(one.bytes for one in done))}"
+    text = f"{counted(written)} pushed, {unchanged} there already, {size(sum(one.bytes for one in done))}"
     if not as_json and written + unchanged:
         print_line(f"Others trust these graphs after: onegraph trust add {publisher or 'NAME'} {pusher.public}")
     _tell(done, as_json, text, ok=bool(written + unchanged), key=pusher.public)
@@ -67,9 +67,9 @@ def pull(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Fetch the graphs of publishers whom you trust into your graph folder, as for an image that workers start from.
+    """Fetch graphs of trusted publishers from a remote store.
 
-    Each is verified before it is kept. What is there already is not fetched again.
+    They come into your graph folder, as for an image that workers start from. Each is verified before it is kept.
     """
     from ..common.reasons import PublisherNotTrusted, StoreWithoutPublisher
     from ..graph_cache.sources import commands
@@ -95,7 +95,7 @@ def pull(
     pulled = sum(one.did == "pulled" for one in done)
     unchanged = sum(one.did == "there already" for one in done)
     others = sum(one.did == "for another machine" for one in done)
-    text = f"{pulled} graphs pulled, {unchanged} there already, {others} for other machines"
+    text = f"{counted(pulled)} pulled, {unchanged} there already, {others} for other machines"
     _tell(done, as_json, f"{text}, {size(sum(one.bytes for one in done))}", ok=all(one.reason is None for one in done))
 
 
@@ -111,7 +111,7 @@ def mirror(
     with plain_errors("mirror"), _shown(None, as_json) as progress:
         done = _each(commands.mirror(readable, writable, progress), as_json, quiet=("there already", "copied"))
     copied = [one for one in done if one.did == "copied"]
-    text = f"{len(copied)} files copied, {size(sum(one.bytes for one in copied))}"
+    text = f"{counted(len(copied), 'file')} copied, {size(sum(one.bytes for one in copied))}"
     _tell([one for one in done if one.reason is not None], as_json, text, ok=all(one.reason is None for one in done))
 
 
@@ -126,9 +126,9 @@ def withdraw(
     publisher: PublisherName = "",
     as_json: Json = False,
 ) -> None:
-    """Take graphs back from a remote store: machines that read it use them no more, copies included.
+    """Take graphs back from a remote store.
 
-    They learn of it at their next start, or within an hour where they look for graphs.
+    Machines that read it use them no more, copies included. They learn of it at their next start, or within an hour.
     """
     from blake3 import blake3
 
@@ -159,12 +159,12 @@ def withdraw(
             texts |= named
             unknown += [] if named else [name]
         if unknown:
-            print_line(f"No graph here or in the store has such a name: {', '.join(unknown)}. Nothing is withdrawn.")
+            print_error(f"No graph here or in the store has the name {', '.join(unknown)}. Nothing is withdrawn.")
             raise typer.Exit(1)
         after = pusher.withdraw(texts)
     lines = [f"withdrawn  {folder}  {digest[:12]}" for digest, folder in texts.items()]
     data = {"withdrawn": sorted(texts), "total": len(after)}
-    print_either(as_json, data, *lines, f"{len(texts)} graphs withdrawn; {len(after)} so far")
+    print_either(as_json, data, *lines, f"{counted(len(texts))} withdrawn; {len(after)} so far")
 
 
 def _in_store(remote: Remote, public: str, name: str) -> dict[str, str]:
@@ -189,7 +189,7 @@ def show_log(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List what publishers published in a remote store and withdrew from it, and tell whether that log is whole.
+    """List what was published in a remote store and withdrawn from it, and check that the list is whole.
 
     Exit code 1 if a line was changed or left out, or if it does not go on from what you saw of it before.
     """
@@ -232,7 +232,7 @@ def show_log(
             f"{row['publisher']}: {row['text']}",
         )
     ]
-    print_either(as_json, {"logs": rows}, *texts, *([] if rows else ["0 publishers trusted"]))
+    print_either(as_json, {"logs": rows}, *texts, *([] if rows else [NOBODY]))
     raise typer.Exit(0 if ok else 1)
 
 
@@ -242,7 +242,7 @@ def collect(
     grace: Annotated[float, typer.Option(help="Hours that a file must be old, for others may be pushing.")] = 24.0,
     as_json: Json = False,
 ) -> None:
-    """Remove from a remote store the files that no graph of it needs, such as those of withdrawn graphs."""
+    """Remove files that no graph needs from a remote store. Those of withdrawn graphs, for example."""
     from ..graph_cache.sources import commands
 
     remote = existing(store)
@@ -258,8 +258,8 @@ def collect(
     }  # fmt: skip
     verb = "would go" if dry_run else "removed"
     lines = [f"{verb}  {name}  {size(count)}" for name, count in garbage.names.items()]
-    left = f"{garbage.young} files are too young" if garbage.young else f"{size(garbage.kept)} are needed"
-    print_either(as_json, data, *lines, f"{len(garbage.names)} files {verb}, {size(freed)}; {left}")
+    left = f"{counted(garbage.young, 'file')} too young" if garbage.young else f"{size(garbage.kept)} are needed"
+    print_either(as_json, data, *lines, f"{counted(len(garbage.names), 'file')} {verb}, {size(freed)}; {left}")
 
 
 def opened(text: str) -> Remote:
@@ -278,7 +278,9 @@ def existing(text: str) -> Remote:
     """As `opened`, of a store that something was pushed to: a folder that is not there is a typing error."""
     remote = opened(text)
     if remote.address.scheme == "file" and not Path(remote.address.url).is_dir():
-        raise typer.BadParameter(f"{remote.address.url} does not exist.")
+        raise typer.BadParameter(
+            f"{remote.address.url} does not exist. Check the address; `onegraph push` makes a store."
+        )
     return remote
 
 
@@ -299,14 +301,16 @@ def _tell(done: list[Transfer], as_json: bool, text: str, *, ok: bool, **more: A
         {"name": one.name, "did": one.did, "bytes": one.bytes, "code": one.reason.code if one.reason else ""}
         for one in done
     ]
-    print_either(as_json, {"graphs": rows, **more}, text)
+    print_either(
+        as_json, {"graphs": rows, **more}, *([text] if done or ok else ()), errors=[] if done or ok else [text]
+    )
     raise typer.Exit(0 if ok else 1)
 
 
 @contextmanager
 def _shown(total: int | None, as_json: bool) -> Iterator[Callable[[int], None] | None]:
     """Show bytes on standard error, which leaves standard output to the result."""
-    if as_json:
+    if as_json or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

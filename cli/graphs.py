@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import Json, print_either, print_json, print_line, print_table, size
-from .paths import Folders
+from . import output
+from .output import Json, counted, print_either, print_line, print_no_graphs, print_text, size
+from .paths import Folders, only_folders
 
 if TYPE_CHECKING:
     from ..graph_cache.disk.listing import Listed
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
 Names = Annotated[list[str], typer.Argument(help="Ids or keys as `onegraph ls --long` shows them, or models.")]
 In = Annotated[
     list[Path] | None,
-    typer.Option("--in", exists=True, file_okay=False, help="Only in this folder with checkpoints; else everywhere."),
+    typer.Option(
+        "--in", metavar="FOLDER", callback=only_folders, help="Only of models in this folder; else everywhere."
+    ),
 ]
 
 _FILTERS = ("model", "component", "shapes", "dtype", "backend", "state")
-_HEADER = ("model", "component", "shapes", "dtype", "backend", "size", "to eager", "speed", "state")
+_HEADER = ("model", "component", "shapes", "dtype", "backend", "size", "difference", "speed", "state")
+_LESS_IMPORTANT = ("marks", "restores", "difference", "dtype", "used", "backend", "shapes", "speed", "component")
 _SORTS = ("model", "component", "size", "used", "restores", "speed", "state")
 
 
@@ -30,7 +34,7 @@ def list_graphs(
     folders: Folders = None,
     where: Annotated[
         list[str] | None,
-        typer.Option("--filter", help=f"NAME=PATTERN, such as model=photo*. Names: {', '.join(_FILTERS)}."),
+        typer.Option("--filter", metavar="NAME=PATTERN", help=f"Such as model=photo*. Names: {', '.join(_FILTERS)}."),
     ] = None,
     sort: Annotated[str, typer.Option(help=f"One of {', '.join(_SORTS)}; largest and latest first.")] = "",
     long: Annotated[bool, typer.Option("--long", help="Also show ids, last use, restores, and pins.")] = False,
@@ -39,9 +43,10 @@ def list_graphs(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List cached graphs: what they are for, their size, and what their first use on this machine showed.
+    """List cached graphs.
 
-    Those that are loaded lie in the graph folder. With folders of checkpoints, the copies beside these are listed, too.
+    `difference` and `speed` compare a graph with the uncompiled model, at its first use on this machine. Graphs are
+    loaded from the graph folder. With folders of checkpoints, the copies beside these are listed, too.
     """
     from ..graph_cache.disk.report import LARGEST_FIRST, ORDERS, describe
     from ..graph_cache.store import Store
@@ -56,15 +61,22 @@ def list_graphs(
         shown.sort(key=ORDERS[sort], reverse=sort in LARGEST_FIRST)
     if as_json:
         rows = [{**describe(one).model_dump(), "folder": one.folder} for one in shown]
-        print_json({"graphs": rows, "graph_folder": str(store.home)})
+        output.print_json({"graphs": rows, "graph_folder": str(store.home)})
         return
-    now = time.time()
-    print_table(
-        (*_HEADER, "id", "used", "restores", "marks") if long else _HEADER,
+    if not listed:
+        print_no_graphs(store.home, *(folders or []))
+        return
+    if not shown:
+        print_text("No graph matches. Quarantined ones match --filter state=quarantined.")
+        return
+    now, header = time.time(), (*_HEADER, "id", "used", "restores", "marks") if long else _HEADER
+    output.print_table(
+        header,
         (_row(one) + (_more(one, now) if long else ()) for one in shown),
+        drop=[name for name in _LESS_IMPORTANT if name in header],
     )
     total = size(sum(one.facts.graph_bytes for one in shown))
-    print_line(f"{len(shown)} graphs, {total}; graph folder {store.home}")
+    print_line(f"{counted(len(shown))}, {total}; graph folder {store.home}")
 
 
 def _filters(texts: Sequence[str]) -> dict[str, str]:
@@ -101,9 +113,14 @@ def _row(one: Listed) -> tuple[str, ...]:
         facts.backend,
         size(facts.graph_bytes),
         "not used yet" if facts.to_eager is None else f"{facts.to_eager:.1e}",
-        f"{facts.speedup:.2f}x" if facts.speedup else "",
+        _speed(facts.speedup) if facts.speedup else "",
         facts.state,
     )
+
+
+def _speed(speedup: float) -> str:
+    """Compare a graph with the uncompiled model: `2.5x faster`."""
+    return f"{speedup:.1f}x faster" if speedup >= 1 else f"{1 / speedup:.1f}x slower"
 
 
 def _more(one: Listed, now: float) -> tuple[str, ...]:
@@ -123,8 +140,7 @@ def _ago(seconds: float) -> str:
 
 
 def stats(folders: Folders = None, as_json: Json = False) -> None:
-    """Sum up all graphs: what they take of the disk, with the copies beside checkpoints, and what they saved."""
-    from ..common.memory import in_words
+    """Sum up what all graphs take of the disk, and what they saved."""
     from ..graph_cache.disk.report import totals
     from ..graph_cache.store import Store
 
@@ -132,27 +148,32 @@ def stats(folders: Folders = None, as_json: Json = False) -> None:
     sums = totals(store.disk, [*store.disk.entries(), *store.disk.copies(folders or None)])
     if as_json:
         roots = [str(root) for root in folders or store.disk.folders()]
-        print_json({**sums.model_dump(), "graph_folder": str(store.home), "folders": roots})
+        output.print_json({**sums.model_dump(), "graph_folder": str(store.home), "folders": roots})
+        return
+    if not (sums.states or sums.copies):
+        print_no_graphs(store.home)
         return
     states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(sums.states.items()))
-    print_line(f"{sums.graphs} graphs ({states or 'none yet'}), {sums.pinned} pinned")
-    limit = sums.budget_bytes
-    of = "no limit" if limit is None else f"a budget of {in_words(limit)}"
-    print_line(
-        f"{in_words(sums.bytes)} on the disk, which count for {of}; "
-        f"{sums.copies} copies beside checkpoints take {in_words(sums.copies_bytes)} more"
+    print_text(f"{counted(sums.graphs)} ({states or 'none yet'}), {sums.pinned} pinned")
+    print_text(
+        f"uses {size(sums.bytes)} {_of(sums.budget_bytes)}; "
+        f"copies beside checkpoints: {sums.copies}, {size(sums.copies_bytes)}"
     )
-    print_line(
+    print_text(
         f"compiled in {sums.compile_seconds:.0f} s; restored {sums.restores} times, "
         f"which saved {sums.saved_seconds:.0f} s of compiling"
     )
+
+
+def _of(limit: int | None) -> str:
+    return "without a limit" if limit is None else f"of {size(limit)}"
 
 
 def prune(
     folders: Folders = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
     budget: Annotated[
-        str, typer.Option(help="Bytes to keep within, such as 5GiB, in place of ONEGRAPH_DISK_BUDGET; 0: no limit.")
+        str, typer.Option(help="Bytes to keep within, such as 5GB, in place of ONEGRAPH_DISK_BUDGET; 0: no limit.")
     ] = "",
     beside: Annotated[
         bool, typer.Option("--beside", help="Remove copies beside checkpoints: of no use here, or over --budget.")
@@ -162,13 +183,12 @@ def prune(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove graphs until the others keep within the disk budget; none that is in use or pinned.
+    """Remove graphs until the others keep within the disk budget.
 
-    Quarantined graphs go first, then those that cannot be used here any more, then the least recently used ones. Copies
-    beside checkpoints stay, unless --beside asks for them: in these folders, or in all that are known. Exit code 1 if
-    more than the budget is left.
+    None that is in use or pinned is removed. Quarantined graphs go first, then those of no use here any more, then the
+    least recently used. Copies beside checkpoints stay, unless --beside asks for them: in these folders, or in all that
+    are known. Exit code 1 if more than the budget is left.
     """
-    from ..common.memory import in_words
     from ..graph_cache.disk import budget as budgets
     from ..graph_cache.disk import inventory
     from ..graph_cache.disk.report import describe
@@ -189,7 +209,7 @@ def prune(
     over = not unusable and limit is not None and done.after > limit
     if as_json:
         rows = [{**describe(one).model_dump(), "folder": one.folder} for one in done.removed]
-        print_json({
+        output.print_json({
             "removed": rows, "in_use": [one.id for one in done.used],
             "bytes_before": done.before, "bytes_after": done.after, "budget_bytes": limit, "dry_run": dry_run,
         })  # fmt: skip
@@ -200,20 +220,25 @@ def prune(
         print_line(f"{verb}  {one.folder}  ({size(one.bytes)}{why})")
     for one in done.used:
         print_line(f"in use   {one.folder}")
-    of = "without a limit" if limit is None else f"of {in_words(limit)}"
-    print_line(
-        f"{verb} {len(done.removed)} graphs; the others use {in_words(done.after)} {of} (was {in_words(done.before)})"
-    )
+    if done.removed:
+        others = f"the others use {size(done.after)} {_of(limit)} (was {size(done.before)})"
+        print_text(f"{verb} {counted(len(done.removed))}; {others}")
+    else:
+        print_text(f"Nothing to remove: graphs use {size(done.after)} {_of(limit)}.")
+    if over:
+        output.print_error(
+            "Pinned graphs and those in use take more than the budget. Unpin some, or give a larger --budget."
+        )
     raise typer.Exit(1 if over else 0)
 
 
 def pin(names: Names, folders: In = None, as_json: Json = False) -> None:
-    """Keep graphs whatever the disk budget says. Exit code 1 if a name means none."""
+    """Keep graphs whatever the disk budget says. Exit code 1 if nothing has such a name."""
     _mark(names, folders or [], "pinned", as_json)
 
 
 def unpin(names: Names, folders: In = None, as_json: Json = False) -> None:
-    """Let the disk budget decide about graphs again. Exit code 1 if a name means none."""
+    """Let the disk budget decide about graphs again. Exit code 1 if nothing has such a name."""
     _mark(names, folders or [], "unpinned", as_json)
 
 
@@ -231,9 +256,7 @@ def _mark(names: Sequence[str], folders: Sequence[Path], done: str, as_json: boo
     for name in names:
         matches = find(entries, name)
         if not matches:
-            failed.append(
-                f"{name} is no graph's id or key, and no model that has graphs; see `onegraph ls --all --long`"
-            )
+            failed.append(f"Nothing has the name {name}. `onegraph ls --long` lists models and ids of graphs.")
         for one in matches:
             try:
                 (disk.pin if done == "pinned" else disk.unpin)(one)
@@ -241,5 +264,5 @@ def _mark(names: Sequence[str], folders: Sequence[Path], done: str, as_json: boo
                 failed.append(f"{one.folder} cannot be {done}: {error.strerror}")
             else:
                 marked.append(one.folder)
-    print_either(as_json, {done: marked, "failed": failed}, *(f"{done}  {folder}" for folder in marked), *failed)
+    print_either(as_json, {done: marked, "failed": failed}, *(f"{done}  {folder}" for folder in marked), errors=failed)
     raise typer.Exit(1 if failed else 0)

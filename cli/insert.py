@@ -15,11 +15,12 @@ from .paths import existing_file
 def insert(
     workflow: Annotated[Path, existing_file("As the editor saves it.", metavar="WORKFLOW.json")],
     to: Annotated[
-        Path | None, typer.Option(help="The file to write; `<name>.onegraph.json` beside it when left out.")
+        Path | None,
+        typer.Option(metavar="PATH", help="The file to write; `<name>.onegraph.json` beside it when left out."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a workflow of the editor anew, with Compile Model (OneGraph) behind each node that loads a model.
+    """Copy a workflow, with Compile Model (OneGraph) behind each node that loads a model.
 
     The file itself stays as it is. Exit code 0 if one was written; 1 if not: nothing in it loads a model, it has a node
     of OneGraph, or it cannot be read or written.
@@ -32,5 +33,5 @@ def insert(
     failed = str(told["error"])
     data = {"after": told["after"], "written": "" if failed else str(target), "error": failed}
     text = f"with Compile Model (OneGraph) after node {', '.join(told['after'])}: {target}"
-    print_either(as_json, data, failed or text)
+    print_either(as_json, data, *([] if failed else [text]), errors=[failed] if failed else [])
     raise typer.Exit(1 if failed else 0)

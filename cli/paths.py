@@ -7,11 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
-_FOLDERS = "Folders with checkpoints; the user's own graph folder is always included."
+_FOLDERS = "Folders with checkpoints; your own graph folder is always included."
 _SHARED = "Folders with checkpoints or graphs, or of single graphs; else your graph folder."
 
-Folders = Annotated[list[Path] | None, typer.Argument(exists=True, file_okay=False, help=_FOLDERS)]
-SharedFolders = Annotated[list[Path] | None, typer.Argument(exists=True, file_okay=False, help=_SHARED)]
+
+def only_folders(paths: list[Path] | None) -> list[Path] | None:
+    """Refuse what is no folder, in words that say what to name in its place."""
+    for path in paths or ():
+        if path.is_file():
+            raise typer.BadParameter(f"'{path}' is a file. Name the folder it lies in.")
+        if not path.is_dir():
+            raise typer.BadParameter(f"'{path}' does not exist: nothing has that name. Name a folder with checkpoints.")
+    return paths
+
+
+Folders = Annotated[list[Path] | None, typer.Argument(callback=only_folders, help=_FOLDERS)]
+SharedFolders = Annotated[list[Path] | None, typer.Argument(callback=only_folders, help=_SHARED)]
 
 
 def existing_file(about: str, **more: Any) -> Any:
@@ -21,5 +32,5 @@ def existing_file(about: str, **more: Any) -> Any:
 
 def _not_empty(path: Path) -> Path:
     if path.is_file() and not path.stat().st_size:
-        raise typer.BadParameter(f"{path} is empty.")
+        raise typer.BadParameter(f"{path} is empty. Download or save it again.")
     return path

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from .output import Json, print_either, print_line
+from .output import Json, counted, print_either, print_error, print_line, print_text
 
 
 def retry(as_json: Json = False) -> None:
-    """Forget what compiles failed with, so that the next run tries all of them again, also in a running ComfyUI."""
+    """Try failed compiles again at the next run. What they failed with is forgotten, also by a running ComfyUI."""
     from ..common import stored_reasons
     from ..graph_cache.store import Store
 
@@ -25,6 +25,13 @@ def retry(as_json: Json = False) -> None:
                 if not as_json:
                     print_line(f"{failed.component}, {failed.label}: {why}")
     except OSError as error:
-        print_line(f"cannot forget: {error}")
+        print_error(f"Cannot forget failed compiles: {error}")
         raise typer.Exit(1) from error
-    print_either(as_json, {"forgotten": rows, "graphs": forgotten}, f"{forgotten} graphs are tried again")
+    if not (forgotten or as_json):
+        print_text("No compile failed. Nothing is to be tried again.")
+        return
+    print_either(
+        as_json,
+        {"forgotten": rows, "graphs": forgotten},
+        f"{counted(len(rows), 'failed compile')} forgotten; the next run tries again",
+    )

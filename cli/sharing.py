@@ -12,26 +12,30 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from .output import Json, print_either, print_json, print_line
+from .help import Command, Group
+from .output import NO_GRAPHS, Json, counted, print_either, print_error, print_json, print_line
 from .paths import SharedFolders
 
 if TYPE_CHECKING:
     from ..common.reasons import Reason
 
-trust = typer.Typer(no_args_is_help=True, help="Publishers whose graphs are loaded here besides your own.")
+trust = typer.Typer(cls=Group, no_args_is_help=True, help="Manage the publishers whose graphs are loaded here, too.")
 
+NOBODY = (
+    "No publishers trusted yet. `onegraph trust add NAME KEY` trusts one, whose key `onegraph trust show` prints there."
+)
 PublisherName = Annotated[
     str, typer.Option(help="Which of your publisher's keys, by a name; made at its first export.")
 ]
 
 
-@trust.command("add")
+@trust.command("add", cls=Command)
 def add_publisher(
     name: Annotated[str, typer.Argument(help="What you call the publisher.")],
     public_key: Annotated[str, typer.Argument(help="64 hex digits, which the publisher gave you in person.")],
     as_json: Json = False,
 ) -> None:
-    """Trust a publisher: graphs signed with that key run as native code on this machine."""
+    """Trust a publisher. Graphs signed with that key run as native code on this machine."""
     from ..graph_cache.layout import user_folder
     from ..graph_cache.trust import trust_list
     from ..graph_cache.trust.publishers import Publishers
@@ -43,7 +47,7 @@ def add_publisher(
     print_either(as_json, {"trusted": name, "key": public_key}, f"{name} is trusted")
 
 
-@trust.command("list")
+@trust.command("list", cls=Command)
 def list_publishers(as_json: Json = False) -> None:
     """List the publishers that are trusted, with their public keys."""
     from ..graph_cache.layout import user_folder
@@ -52,10 +56,10 @@ def list_publishers(as_json: Json = False) -> None:
         trusted = trusted_publishers(user_folder())
     lines = [f"{key}  {name}" for name, key in sorted(trusted.items())]  # keys whole, to be compared and copied
     data = {"publishers": dict(sorted(trusted.items()))}
-    print_either(as_json, data, *lines, f"{len(trusted)} publishers trusted")
+    print_either(as_json, data, *lines, counted(len(trusted), "publisher") + " trusted" if trusted else NOBODY)
 
 
-@trust.command("remove")
+@trust.command("remove", cls=Command)
 def remove_publisher(
     name: Annotated[str, typer.Argument(help="As `onegraph trust list` shows it.")], as_json: Json = False
 ) -> None:
@@ -74,7 +78,7 @@ def remove_publisher(
     print_either(as_json, {"removed": name}, f"{name} is trusted no longer")
 
 
-@trust.command("show")
+@trust.command("show", cls=Command)
 def show_own_key(publisher: PublisherName = "", as_json: Json = False) -> None:
     """Print your own public key, for those who are to trust you."""
     from ..common.reasons import NoPublisherKey, SigningKeyRefused
@@ -91,15 +95,17 @@ def show_own_key(publisher: PublisherName = "", as_json: Json = False) -> None:
 
 
 def export_graphs(
-    to: Annotated[Path, typer.Option("--to", help="A new file that ends in .tar, or a folder to add to.")],
+    to: Annotated[
+        Path, typer.Option("--to", metavar="PATH", help="A new file that ends in .tar, or a folder to add to.")
+    ],
     folders: SharedFolders = None,
     publisher: PublisherName = "",
     as_json: Json = False,
 ) -> None:
-    """Write graphs for others, signed with your publisher's key: those that you may load yourself, each once.
+    """Write graphs for others, signed with your publisher's key.
 
-    Others run `onegraph trust add` with your public key, then `onegraph import --trust`. A folder can also be used
-    where it is, by all who trust you, as a store that is only read.
+    All that you may load yourself are written, each once. Others run `onegraph trust add` with your public key, then
+    `onegraph import --trust`. A folder can also be used where it is by all who trust you, as a store that is only read.
     """
     from ..common.reasons import TargetExists
     from ..graph_cache.integrity import describe
@@ -127,10 +133,11 @@ def export_graphs(
         public = ed25519.public_key(private) if written else ""
     lines = [
         f"Others trust these graphs after: onegraph trust add {publisher or 'NAME'} {public}",
-        f"{written} graphs exported to {to}",
+        f"{counted(written)} exported to {to}",
     ]
     data = {"graphs": rows, "to": str(to), "key": public}
-    print_either(as_json, data, *(lines if written else ["0 graphs exported"]))
+    nothing = f"None of {counted(len(rows))} can be exported. See above why." if rows else NO_GRAPHS
+    print_either(as_json, data, *(lines if written else ()), errors=[] if written else [nothing])
     raise typer.Exit(0 if written else 1)
 
 
@@ -141,7 +148,7 @@ def import_graphs(
     paths: Annotated[list[Path], typer.Argument(exists=True, help="What was exported: files or folders.")],
     as_json: Json = False,
 ) -> None:
-    """Take over graphs of a publisher whom you trust, so that they are used here.
+    """Copy what a trusted publisher exported into your graph folder.
 
     A graph is native code. Every graph is verified against the publisher's key before anything is written.
     """
@@ -160,7 +167,7 @@ def import_graphs(
         if not as_json:
             for folder, new in taken:
                 print_line(f"{'imported' if new else 'there already'}  {folder}")
-            print_line(f"{sum(new for _, new in taken)} graphs imported")
+            print_line(f"{counted(sum(new for _, new in taken))} imported")
     if as_json:
         print_json({"graphs": rows})
 
@@ -201,11 +208,11 @@ def plain_errors(doing: str) -> Iterator[None]:
     except StoreError as error:
         refuse(error.reason)
     except OSError as error:
-        print_line(f"cannot {doing}: {error}")
+        print_error(f"Cannot {doing}: {error}")
         raise typer.Exit(1) from error
 
 
 def refuse(reason: Reason) -> NoReturn:
     """End a command with a reason."""
-    print_line(reason.text)
+    print_error(reason.text)
     raise typer.Exit(1)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from .output import Json, print_json, print_line
+from .output import Json, counted, print_error, print_json, print_line
 from .paths import existing_file
 
 if TYPE_CHECKING:
@@ -56,11 +56,13 @@ def bake(
     workflow: Annotated[
         Path,
         existing_file(
-            "As the editor saves or exports it; what a fleet needs; or, with --target, a model.",
-            metavar="WORKFLOW.json|PLAN.toml|MODEL.safetensors",
+            "A workflow (.json) as the editor saves or exports it, a plan (.toml), or with --target a model.",
+            metavar="WORKFLOW",
         ),
     ],
-    comfyui: Annotated[Path | None, typer.Option(envvar="COMFYUI_PATH", help="ComfyUI's folder.")] = None,
+    comfyui: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", envvar="COMFYUI_PATH", help="ComfyUI's folder.")
+    ] = None,
     size: Annotated[
         list[str] | None, typer.Option(help="Width x height for its empty latents; may be given again.")
     ] = None,
@@ -81,17 +83,16 @@ def bake(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Compile everything that a workflow needs, without rendering: two steps of each sampler, nothing saved.
+    """Compile everything that a workflow needs, without rendering.
 
-    One that the editor saved and that has no node of OneGraph is run with Compile Model behind each loader of a model.
+    Two steps of each sampler are run, and nothing is saved. A workflow without a node of OneGraph is run with Compile
+    Model behind each loader. What is compiled stays when it is stopped, and the next time goes on from there.
 
-    It ends with a run that compiles nothing. What is compiled stays when it is stopped, and the next time goes on from
-    there. Exit code 0 if all runs through graphs then, 3 if something runs eager, 1 if the workflow cannot be run, 130
-    if it was stopped. A plan is baked on a Ray cluster, and its graphs are put into a remote store.
-    A plan runs code: bake only plans you trust.
+    Exit code 0 if all runs through graphs then, 3 if something runs uncompiled, 1 if the workflow cannot be run, 130 if
+    it was stopped. A plan is baked on a Ray cluster, into a remote store. A plan runs code: bake only plans you trust.
 
-    With --target, the diffusion models and VAEs that a workflow names are baked for machines with such GPUs, this torch
-    or a newer one, and this ComfyUI. Their headers are read, nothing is run, and no GPU is needed.
+    With --target, the diffusion models and VAEs that a workflow names are compiled for machines with such GPUs, this
+    torch or a newer one, and this ComfyUI. Their headers are read, nothing is run, and no GPU is needed.
     """
     if target or (workflow.suffix == ".toml" and _is_of_models(workflow)):
         from .bake_absent import bake_absent
@@ -166,7 +167,7 @@ def _ask(
 @contextmanager
 def _shown(as_json: bool) -> Iterator[Progress | None]:
     """Show progress on standard error, which leaves standard output to the result."""
-    if as_json:
+    if as_json or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
@@ -221,18 +222,18 @@ def _report(answer: TrialResult, mode: str, as_json: bool, no_run: bool = False)
                 for remedy in _remedies(report, mode):
                     print_line(f"  {remedy}")
     if answer.failed:
-        print_line(answer.failed)
+        print_error(answer.failed)
     elif code == _INTERRUPTED:
         print_line("stopped; what was compiled stays, and the next time goes on from there")
     elif mode == "bake":
-        print_line(f"{answer.compiles} graphs compiled; a run now compiles nothing")
+        print_line(f"{counted(answer.compiles)} compiled; a run now compiles nothing")
     raise typer.Exit(code)
 
 
 def _model_line(model: dict[str, Any]) -> str:
     """What is told of a model without running anything, as one line."""
     parts = [model["family"], *model["formats"], *(f"LoRA {name}" for name in model["loras"])]
-    graphs = [f"{model['graphs']} cached graphs"] if model["graphs"] else []
+    graphs = [counted(model["graphs"], "cached graph")] if model["graphs"] else []
     facts = ", ".join(filter(None, parts)) or "family unknown"
     about = "; ".join(filter(None, [facts, *graphs, model["text"]]))
     return f"{model['verdict']}  node {model['node']} ({model['type']}) {model['file']}: {about}"
@@ -249,7 +250,7 @@ def _verdict(report: dict[str, Any], mode: str) -> str:
         return "hit" if mode == "explain" else "ready"
     if mode == "explain" and _misses() & {*report["eager_codes"]}:
         return "miss"
-    return "partly" if report["compiled_calls"] else "eager"
+    return "partly" if report["compiled_calls"] else "uncompiled"
 
 
 def _remedies(report: dict[str, Any], mode: str) -> list[str]:

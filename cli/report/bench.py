@@ -26,7 +26,9 @@ def _tiles(measured: dict[str, Any]) -> list[Tile]:
     tiles = []
     for name, both in measured.items():
         if name != "eager":
-            tiles.append(Tile(f"{eager['again']['step_ms'] / both['again']['step_ms']:.2f}x", f"eager's speed, {name}"))
+            tiles.append(
+                Tile(f"{eager['again']['step_ms'] / both['again']['step_ms']:.2f}x", f"faster than uncompiled, {name}")
+            )
             tiles.append(Tile(f"{both['again']['first_s']:.2f} s", f"first step of a new process, {name}"))
     return tiles
 
@@ -61,7 +63,7 @@ def page_of(checkpoint: str, size: str, results: dict[str, Any], command: str) -
             f"{both['first']['first_s']:.2f}",
             f"{both['again']['first_s']:.2f}",
             f"{both['again']['step_ms']:.1f}",
-            f"{both['again']['memory_bytes'] / 2**20:,.0f}",
+            f"{both['again']['memory_bytes'] / 1e6:,.0f}",
             both["again"]["said"],
         )
         for name, both in measured.items()
@@ -72,17 +74,17 @@ def page_of(checkpoint: str, size: str, results: dict[str, Any], command: str) -
         Bars(
             "The first step of a process", starts, "With compiling into an empty store, or restoring from a filled one."
         ),
-        Bars("Memory", (Group("what sampling adds at its peak", bars("memory_bytes", "MiB", 2.0**-20)),)),
+        Bars("Memory", (Group("what sampling adds at its peak", bars("memory_bytes", "MB", 1e-6)),)),
     )
     return Page(
         title=f"{checkpoint}, {size}",
-        lead="A model's sampling under eager and under the backends, each in processes of its own.",
+        lead="A model's sampling, uncompiled and under the backends, each in processes of its own.",
         tiles=tuple(_tiles(measured)),
         bars=charts if measured else (),
         tables=(
             Table(
                 "Backends",
-                ("backend", "first step, s", "restored, s", "step, ms", "memory, MiB", "status"),
+                ("backend", "first step, s", "restored, s", "step, ms", "memory, MB", "status"),
                 tuple(rows),
                 numbers_to=4,
             ),

@@ -14,6 +14,7 @@ import torch
 from support.store.command import onegraph
 from support.store.entries import key, new_entry, publish
 
+from onegraph.cli.output import NO_GRAPHS
 from onegraph.common.reasons import BlockSmall, CompileFailed, WrongSignature
 from onegraph.common.stored_reasons import to_json
 from onegraph.common.version import __version__
@@ -47,7 +48,7 @@ def test_the_version_and_short_help(store: Store) -> None:
 
 def test_verify_of_an_empty_store(store: Store) -> None:
     done = onegraph(store, "verify")
-    assert (done.exit_code, done.output) == (0, f"0 graphs in {store.home}\n")
+    assert (done.exit_code, done.output) == (0, f"{NO_GRAPHS}\nLooked in {store.home}\n")
 
 
 def test_doctor_tells_which_comfyui(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +60,7 @@ def test_doctor_tells_which_comfyui(store: Store, tmp_path: Path, monkeypatch: p
 def test_ls_of_an_empty_store(store: Store) -> None:
     done = onegraph(store, "ls")
     assert done.exit_code == 0
-    assert done.stdout.splitlines()[-1] == f"0 graphs, 0.0 MB; graph folder {store.home}"
+    assert done.stdout == f"{NO_GRAPHS}\nLooked in {store.home}\n"
     assert not store.home.exists()
 
 
@@ -71,7 +72,7 @@ def test_ls_shows_what_is_known_of_a_graph(store: Store, checkpoint: ModelSource
     store.remember(used, FirstUse(checked={"1": 1e-6, "n": 2e-6}, eager_ms=3.0, compiled_ms=2.0))
     done = onegraph(store, "ls")
     lines = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in done.stdout.splitlines()]
-    shapes, measured, unmeasured = "any size 512-2048", ("2.0e-06", "1.50x"), ("not used yet", "")
+    shapes, measured, unmeasured = "any size 512-2048", ("2.0e-06", "1.5x faster"), ("not used yet", "")
     assert ["unknown/fedcba987654", "unet", shapes, "float32", "inductor", "0.0 MB", *measured, "signed"] in lines
     assert ["photo/0123456789ab", "unet", shapes, "float16", "inductor", "1.5 MB", *unmeasured, "signed"] in lines
     assert done.stdout.splitlines()[-1].startswith("2 graphs, 1.5 MB; graph folder ")
@@ -92,7 +93,7 @@ def test_ls_survives_a_key_without_its_fields(store: Store) -> None:
     manifest = publish(store, ModelSource(None, "fedcba987654")).folder / "manifest.json"
     entry = next(store.entries())
     manifest.write_text(entry.manifest.model_copy(update={"key": {}}).model_dump_json())
-    assert "1 graphs" in onegraph(store, "ls").stdout
+    assert "1 graph, " in onegraph(store, "ls").stdout
 
 
 def test_verify_finds_all_sound(store: Store, checkpoint: ModelSource, tmp_path: Path) -> None:
@@ -150,8 +151,10 @@ def test_doctor_lists_every_backend(store: Store) -> None:
     assert pack.startswith(f"OneGraph {__version__} in /") and python.startswith(
         f"Python {platform.python_version()} on "
     )
-    assert lines[0] == f"torch {torch.__version__}, graph folder {store.home}"
+    assert lines[0] == f"torch {torch.__version__}"
     assert lines[1].startswith("C++ compiler: /")
+    assert f"Graph folder: {store.home}" in lines
+    assert lines[-1].startswith("Models can be compiled and graphs loaded here, for cpu")
     for backend in ("inductor", "oneflow"):
         assert any(line.startswith(f"{backend} on cpu: runs graphs: ") and "; compiles: " in line for line in lines)
 
@@ -176,10 +179,10 @@ def test_retry_tells_what_it_forgets(store: Store) -> None:
     assert onegraph(store, "retry").output.splitlines() == [
         "unet, any size [red]: The compiler said no.",
         "unet, any size [red]: of another version of OneGraph",
-        "1 graphs are tried again",
+        "2 failed compiles forgotten; the next run tries again",
     ]
     assert store.notes.failures(key()) == ()
-    assert onegraph(store, "retry").output.splitlines() == ["0 graphs are tried again"]
+    assert onegraph(store, "retry").output.splitlines() == ["No compile failed. Nothing is to be tried again."]
 
 
 @pytest.mark.parametrize("command", [["ls"], ["verify"], ["trust", "list"], ["retry"]])

@@ -100,7 +100,7 @@ def test_a_mirror_is_whole_and_goes_on(alice: Publisher, tmp_path: Path) -> None
     assert last(onegraph(alice.store, "mirror", url, copy)) == "0 files copied, 0.0 MB"
     lost = next((tmp_path / "copy" / "objects").glob("*/*"))
     lost.unlink()
-    assert last(onegraph(alice.store, "mirror", url, copy)).startswith("1 files copied")
+    assert last(onegraph(alice.store, "mirror", url, copy)).startswith("1 file copied")
     worker = Worker.at(tmp_path / "home", copy, trusts=[alice])
     assert isinstance(worker.fetch(), Taken)
 
@@ -116,9 +116,9 @@ def test_garbage_is_what_nobody_names(alice: Publisher, tmp_path: Path) -> None:
     listed = json.loads(onegraph(alice.store, "ls", "--json").stdout)["graphs"]
     (name,) = [row["id"] for row in listed if row["dtype"] == "float32"]
     done = onegraph(alice.store, "withdraw", url, name)
-    assert done.exit_code == 0 and last(done) == "1 graphs withdrawn; 1 so far"
+    assert done.exit_code == 0 and last(done) == "1 graph withdrawn; 1 so far"
     young = onegraph(alice.store, "gc", url)
-    assert last(young) == "0 files removed, 0.0 MB; 2 files are too young"
+    assert last(young) == "0 files removed, 0.0 MB; 2 files too young"
     dry = json.loads(onegraph(alice.store, "gc", url, "--grace", "0", "--dry-run", "--json").stdout)
     assert len(dry["files"]) == 2  # its manifest and its file; the weights' list is the other's, too
     assert all((folder / path).exists() for path in dry["files"])
@@ -138,7 +138,7 @@ def test_garbage_is_not_collected_where_a_record_cannot_be_read(alice: Publisher
     with pytest.raises(StoreError):
         commands.garbage(remote_of(url), 0.0)
     done = onegraph(alice.store, "gc", url, "--grace", "0")
-    assert (done.exit_code, done.stdout.count("\n")) == (1, 1)
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
 
 
 def test_a_name_that_no_graph_has_withdraws_nothing(alice: Publisher, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_store_that_cannot_be_written_is_one_line(alice: Publisher, tmp_path: 
     alice.make()
     (tmp_path / "remote").write_text("a file")
     done = onegraph(alice.store, "push", f"file://{tmp_path}/remote")
-    assert (done.exit_code, done.stdout.count("\n")) == (1, 1), done.stdout
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.stderr
     with http_server(tmp_path) as server:
         assert onegraph(alice.store, "push", server.url).exit_code == 1
         assert onegraph(alice.store, "mirror", server.url, f"file://{tmp_path}/x").exit_code == 1
@@ -167,7 +167,7 @@ def test_a_withdrawal_that_a_store_loses_is_one_line(
     alice.push(url, made)
     monkeypatch.setattr(Remote, "write", lambda *args, **mode: None)
     done = onegraph(alice.store, "withdraw", url, made.folder.name[-12:])
-    assert (done.exit_code, done.stdout.count("\n")) == (1, 1), done.stdout
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.stderr
 
 
 def test_what_is_not_sound_is_not_pushed(alice: Publisher, tmp_path: Path) -> None:
@@ -190,8 +190,8 @@ def test_an_address_that_is_none_is_one_line(address: str, alice: Publisher, bob
         (alice.store, ["withdraw", address, entry.folder.name[-12:]]),
     ):  # fmt: skip
         done = onegraph(store, *arguments)
-        assert (done.exit_code, done.stdout.count("\n")) == (1, 1), arguments
-        assert "is no address of a store" in done.stdout
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1), arguments
+        assert "is no address of a store" in done.stderr
 
 
 def test_a_folder_that_is_not_there_is_no_empty_store(alice: Publisher, bob: Store, tmp_path: Path) -> None:

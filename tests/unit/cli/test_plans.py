@@ -191,7 +191,7 @@ def test_ray_is_named_where_it_is_missing(alice: Publisher, tmp_path: Path, monk
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     path = write(tmp_path, '[[bake]]\ncall = "a:b"\n')
     done = onegraph(alice.store, "bake", path)
-    assert done.exit_code == 1 and "pip install ray" in done.stdout
+    assert done.exit_code == 1 and "pip install ray" in done.stderr
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
@@ -202,7 +202,7 @@ def test_a_cluster_that_does_not_answer_is_said_at_once(alice: Publisher, tmp_pa
         address = f"{scheme}127.0.0.1:{nobody.getsockname()[1]}"
         path = write(tmp_path, '[[bake]]\ncall = "support.fleet.bakes:fails"\n')
         done = onegraph(alice.store, "bake", path, "--on", address)
-    said = f"No Ray cluster answers at {address}. Start one with `ray start --head`, or leave out --on."
+    said = f"Error: No Ray cluster answers at {address}. Start one with `ray start --head`, or leave out --on."
     assert (done.exit_code, done.output.splitlines()[0]) == (1, said)
 
 

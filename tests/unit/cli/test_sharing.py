@@ -13,6 +13,8 @@ from support.store.command import onegraph
 from support.store.entries import key, publish, snapshot
 from typer.testing import Result
 
+from onegraph.cli.output import NO_GRAPHS
+from onegraph.cli.sharing import NOBODY
 from onegraph.graph_cache.lookup import Hit
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
@@ -47,13 +49,13 @@ def test_a_graph_goes_from_one_user_to_another(target: str, alice: Store, bob: S
     assert lines(done) == [
         f"exported  {entry.folder}",
         f"Others trust these graphs after: onegraph trust add NAME {public}",
-        f"1 graphs exported to {tmp_path / target}",
+        f"1 graph exported to {tmp_path / target}",
     ]
     assert onegraph(alice, "trust", "show").stdout == f"{public}\n"
     assert onegraph(bob, "trust", "add", "alice", public).stdout == "alice is trusted\n"
     done = onegraph(bob, "import", "--trust", "alice", tmp_path / target)
     folder = bob.home / entry.folder.relative_to(alice.home)
-    assert (done.exit_code, lines(done)) == (0, [f"imported  {folder}", "1 graphs imported"])
+    assert (done.exit_code, lines(done)) == (0, [f"imported  {folder}", "1 graph imported"])
     found = bob.lookup(key(), ModelSource(None, "bbbbbbbbbbbb"))
     assert isinstance(found, Hit)
     assert bob.signer.provenance(found.entry) == Trusted()
@@ -69,7 +71,7 @@ def test_export_takes_what_it_is_told(alice: Store, tmp_path: Path) -> None:
     beside = next(alice.saved(tmp_path / "models"))
     at_home = publish(alice, ModelSource(None, "bbbbbbbbbbbb"), key(dtype="float16"))
     done = onegraph(alice, "export", tmp_path / "models", "--to", tmp_path / "x.tar")
-    assert lines(done)[0] == f"exported  {beside.folder}" and lines(done)[-1].startswith("1 graphs exported")
+    assert lines(done)[0] == f"exported  {beside.folder}" and lines(done)[-1].startswith("1 graph exported")
     done = onegraph(alice, "export", at_home.folder, beside.folder.parent, "--to", tmp_path / "y.tar")
     assert lines(done)[:2] == [f"exported  {at_home.folder}", f"exported  {beside.folder}"]
 
@@ -84,13 +86,13 @@ def test_export_tells_what_it_leaves_out(alice: Store, tmp_path: Path) -> None:
     assert lines(done) == [
         f"left out, damaged: its file graph.aoti has 0 bytes instead of 4  {damaged}",
         f"left out, not trusted: the cached graph has no signature  {unsigned}",
-        "0 graphs exported",
     ]
+    assert done.stderr == "Error: None of 2 graphs can be exported. See above why.\n"
 
 
 def test_an_export_of_nothing_makes_nothing(alice: Store, tmp_path: Path) -> None:
     done = onegraph(alice, "export", "--to", tmp_path / "x.tar")
-    assert (done.exit_code, done.stdout) == (1, "0 graphs exported\n")
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", f"Error: {NO_GRAPHS}\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -99,7 +101,8 @@ def test_export_replaces_no_file(alice: Store, tmp_path: Path) -> None:
     for name in ("x.tar", "x"):
         (tmp_path / name).write_text("mine")
         done = onegraph(alice, "export", "--to", tmp_path / name)
-        assert (done.exit_code, done.stdout) == (1, f"{name} exists already; choose another name, or remove it first\n")
+        assert done.exit_code == 1
+        assert done.stderr == f"Error: {name} exists already; choose another name, or remove it first\n"
         assert (tmp_path / name).read_text() == "mine"
     assert not (alice.home / "publisher.key").exists()
 
@@ -113,8 +116,8 @@ def test_each_publishers_name_has_a_key(alice: Store, tmp_path: Path) -> None:
     assert onegraph(alice, "trust", "show", "--publisher", "ci").stdout == f"{public_key(done)}\n"
     assert public_key(onegraph(alice, "export", "--to", tmp_path / "z.tar")) == first
     done = onegraph(alice, "trust", "show", "--publisher", "cd")
-    sentence = "there is no publisher's key yet; the first `onegraph export` makes it\n"
-    assert (done.exit_code, done.stdout) == (1, sentence)
+    sentence = "Error: there is no publisher's key yet; the first `onegraph export` makes it\n"
+    assert (done.exit_code, done.stderr) == (1, sentence)
     assert onegraph(alice, "export", "--to", tmp_path / "a.tar", "--publisher", "../x").exit_code == 1
 
 
@@ -124,20 +127,20 @@ def test_a_private_key_that_others_may_read(alice: Store, tmp_path: Path) -> Non
     (alice.home / "publisher.key").chmod(0o644)
     refusal = "publisher.key, which graphs are signed with, is refused: other users may read or write it; "
     done = onegraph(alice, "export", "--to", tmp_path / "y.tar")
-    assert (done.exit_code, refusal in done.stdout, (tmp_path / "y.tar").exists()) == (1, True, False)
+    assert (done.exit_code, refusal in done.stderr, (tmp_path / "y.tar").exists()) == (1, True, False)
     done = onegraph(alice, "trust", "show")
-    assert (done.exit_code, refusal in done.stdout) == (1, True)
+    assert (done.exit_code, refusal in done.stderr) == (1, True)
 
 
 def test_trust_is_listed_and_taken_back(bob: Store) -> None:
-    assert onegraph(bob, "trust", "list").stdout == "0 publishers trusted\n"
+    assert onegraph(bob, "trust", "list").stdout == f"{NOBODY}\n"
     onegraph(bob, "trust", "add", "alice", KEY.upper())
     onegraph(bob, "trust", "add", "zoe", 64 * "b")
     assert lines(onegraph(bob, "trust", "list")) == [f"{KEY}  alice", f"{64 * 'b'}  zoe", "2 publishers trusted"]
     done = onegraph(bob, "trust", "add", "alice", 64 * "c")
-    assert (done.exit_code, done.stdout) == (
+    assert (done.exit_code, done.stderr) == (
         1,
-        "alice is trusted with another key already; `onegraph trust remove alice` first if that is meant\n",
+        "Error: alice is trusted with another key already; `onegraph trust remove alice` first if that is meant\n",
     )
     assert onegraph(bob, "trust", "remove", "alice").stdout == "alice is trusted no longer\n"
     assert onegraph(bob, "trust", "remove", "alice").exit_code == 1
@@ -155,7 +158,7 @@ def test_trust_is_listed_and_taken_back(bob: Store) -> None:
 def test_trust_refuses_in_one_sentence(arguments: tuple[str, ...], sentence: str, bob: Store) -> None:
     done = onegraph(bob, "trust", *arguments)
     assert done.exit_code == 1
-    assert done.stdout.startswith(sentence) and done.stdout.count("\n") == 1
+    assert done.stderr.startswith(f"Error: {sentence}") and done.stderr.count("\n") == 1
     assert not bob.home.exists()
 
 
@@ -165,7 +168,9 @@ def test_a_list_that_all_may_write(bob: Store) -> None:
     for arguments in (("list",), ("add", "zoe", KEY), ("remove", "alice")):
         done = onegraph(bob, "trust", *arguments)
         assert done.exit_code == 1
-        assert done.stdout.startswith("trusted-publishers.json in the graph folder is refused: other users may write")
+        assert done.stderr.startswith(
+            "Error: trusted-publishers.json in the graph folder is refused: other users may write"
+        )
 
 
 def test_import_refuses_in_one_sentence(alice: Store, bob: Store, tmp_path: Path) -> None:
@@ -185,7 +190,7 @@ def test_import_refuses_in_one_sentence(alice: Store, bob: Store, tmp_path: Path
         ),
     ):  # fmt: skip
         done = onegraph(bob, "import", "--trust", publisher, tmp_path / path)
-        assert (done.exit_code, done.stdout) == (1, f"{sentence}\n")
+        assert (done.exit_code, done.stdout, done.stderr) == (1, "", f"Error: {sentence}\n")
     made = {str(bob.home / name) for name in ("signing.key", "graphs", ".staging")}
     assert snapshot(bob.home).keys() - before.keys() <= made
     assert list(bob.entries()) == []
@@ -212,13 +217,15 @@ def test_without_the_package(alice: Store, bob: Store, tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
     (alice.home / "publisher.key").unlink()
     before = snapshot(bob.home)
-    sentence = "signatures of publishers need the package cryptography, which `pip install cryptography` installs\n"
+    sentence = (
+        "Error: signatures of publishers need the package cryptography, which `pip install cryptography` installs\n"
+    )
     for store, arguments in (
         (alice, ("export", "--to", tmp_path / "y.tar")),
         (bob, ("import", "--trust", "alice", tmp_path / "x.tar")),
     ):
         done = onegraph(store, *arguments)
-        assert (done.exit_code, done.stdout) == (1, sentence)
+        assert (done.exit_code, done.stderr) == (1, sentence)
     assert snapshot(bob.home) == before
     assert not (alice.home / "publisher.key").exists() and not (tmp_path / "y.tar").exists()
 

@@ -88,7 +88,7 @@ def test_the_page_of_a_bench() -> None:
     page = page_of("photo.safetensors", "512x512", results, "onegraph bench photo.safetensors")
     assert [tile.value for tile in page.tiles] == ["1.50x", "0.50 s"]
     shown = Elements(render(page)).text
-    assert "31.0 s" in shown and "failed: No GPU" in shown and "256 MiB" in shown and "photo.safetensors" in shown
+    assert "31.0 s" in shown and "failed: No GPU" in shown and "268 MB" in shown and "photo.safetensors" in shown
 
 
 def test_the_page_of_a_bench_in_which_all_failed() -> None:
@@ -114,7 +114,7 @@ def test_bench_without_jinja_says_what_to_install(tmp_path: Path, monkeypatch: p
     code, said = bench(tmp_path, "--html", str(tmp_path / "bench.html"))
     assert code == 1
     assert said.strip() == (
-        "A page of figures needs Jinja2, which is not installed here; install it with: pip install jinja2"
+        "Error: A page of figures needs Jinja2, which is not installed here; install it with: pip install jinja2"
     )
     assert not (tmp_path / "bench.html").exists()
 

@@ -14,6 +14,7 @@ from support.fleet.stores import Publisher, Worker, remote_of, without_time
 from support.store.command import onegraph
 from support.store.entries import key, trust
 
+from onegraph.cli.sharing import NOBODY
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry
 from onegraph.graph_cache.key import key_digest
@@ -272,7 +273,7 @@ def test_the_command_lists_a_log_and_tells_what_is_wrong(
     alice: Publisher, folder: Path, url: str, made: Entry, tmp_path: Path
 ) -> None:
     bob = Store(tmp_path / "bob")
-    assert onegraph(bob, "log", url).stdout == "0 publishers trusted\n"
+    assert onegraph(bob, "log", url).stdout == f"{NOBODY}\n"
     assert onegraph(bob, "log", url, "--publisher", "fleet").exit_code == 1
     trust(bob, alice.public)
     alice.push(url, alice.make(HALF))
