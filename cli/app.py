@@ -72,10 +72,7 @@ def verify(folders: Folders = None, as_json: Json = False) -> None:
     elif not count:
         print_no_graphs(store.home, *(folders or []))
     elif wrong:
-        print_error(
-            f"{wrong} of {counted(count)} cannot be used as they are. `onegraph prune --unusable` removes those, "
-            "and the next run compiles new ones."
-        )
+        print_error(f"{wrong} of {counted(count)} cannot be used. The next run compiles new ones in their place.")
     raise typer.Exit(1 if wrong else 0)
 
 

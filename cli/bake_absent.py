@@ -17,6 +17,7 @@ import typer
 from . import headers as fetching
 from . import plans
 from .output import print_json, print_line, print_table, size
+from .paths import comfyui_in
 
 NOT_ALL = 3
 
@@ -38,13 +39,12 @@ def bake_absent(path: Path, targets: str, platforms: str, comfyui: Path | None, 
     backend = get("inductor")
     assert isinstance(backend, CompilesForAbsent)
     named, systems = _named(targets, backend.absent_devices()), _named(platforms, backend.platforms())
-    if comfyui is None or not (comfyui / "main.py").is_file():
-        raise typer.BadParameter("ComfyUI is not there; name its folder with --comfyui or COMFYUI_PATH.")
+    host = str(comfyui_in(comfyui))
     rows, headers = list[dict[str, Any]](), list[dict[str, str]]()
     files = [path] if plan is None else [*_fetched(plan, path.parent, headers, as_json)]
     rows += [{"target": "", "platform": "", **one} for one in headers if "event" in one]
     for file, target, system in itertools.product(files, named, systems):
-        task = {"comfyui": str(comfyui.resolve()), "file": str(file.resolve()), "target": target, "platform": system}
+        task = {"comfyui": host, "file": str(file.resolve()), "target": target, "platform": system}
         for event in _events(task):
             row = {"target": target, "platform": system, **event}
             rows.append(row)

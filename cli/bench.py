@@ -14,7 +14,7 @@ from ..common.errors import without_paths
 from . import child
 from .output import Json, print_error, print_json, print_line, print_table
 from .output import size as in_megabytes
-from .paths import existing_file
+from .paths import comfyui_in, existing_file
 from .report import page as report
 from .report.bench import page_of as bench_page
 
@@ -99,8 +99,7 @@ def bench(
         width, height = (int(side) // 8 * 8 for side in size.split("x"))
     except ValueError as error:
         raise typer.BadParameter(f"{size} is not a size; write it like 512x512.") from error
-    if not (comfyui / "main.py").is_file():
-        raise typer.BadParameter(f"{comfyui / 'main.py'} does not exist.")
+    comfyui = comfyui_in(comfyui)
     for written in (out, html):  # before minutes of measuring
         if written is not None and not written.parent.is_dir():
             raise typer.BadParameter(f"{written.parent} is no folder.")
@@ -117,7 +116,7 @@ def bench(
             link.parent.mkdir()
             link.symlink_to(checkpoint.resolve())
             job = {
-                "comfyui": str(comfyui.resolve()), "checkpoint": str(link), "backend": name, "width": width,
+                "comfyui": str(comfyui), "checkpoint": str(link), "backend": name, "width": width,
                 "height": height, "cpu": cpu or not torch.cuda.is_available(), "custom_node": custom_node,
             }  # fmt: skip
             if not as_json:

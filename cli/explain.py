@@ -11,7 +11,7 @@ import typer
 
 from . import child
 from .output import Json, print_either, print_json, print_line
-from .paths import existing_file
+from .paths import comfyui_in, existing_file
 from .workflow import explain_workflow
 
 WOULD_NOT_HIT = 3  # exit code
@@ -62,10 +62,8 @@ def explain(
     """
     if target.suffix == ".json":
         explain_workflow(target, comfyui, server, [*(["--cpu"] if cpu else []), *(option or [])], no_run, as_json)
-    if comfyui is None or not (comfyui / "main.py").is_file():
-        raise typer.BadParameter("ComfyUI is not there; name its folder with --comfyui or COMFYUI_PATH.")
     job = {
-        "comfyui": str(comfyui.resolve()), "checkpoint": os.path.abspath(target), "backend": backend,  # noqa: PTH100
+        "comfyui": str(comfyui_in(comfyui)), "checkpoint": os.path.abspath(target), "backend": backend,  # noqa: PTH100
         "cpu": cpu or not _has_gpu(), "custom_node": custom_node,
     }  # fmt: skip
     try:

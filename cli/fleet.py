@@ -220,7 +220,7 @@ def show_log(
             data = remote.read(published_log.log_name(one.key), published_log.MOST_BYTES)
             log, _ = published_log.read(data or b"", remote.label, one)
             lines = [line.model_dump(include={"number", "what", "key", "manifest"}) for line in log.entries]
-            whole = f"{len(lines)} lines, whole, head {log.digests[-1]}" if data else "no log"
+            whole = f"{counted(len(lines), 'line')}, whole, head {log.digests[-1]}" if data else "no log"
             code, text = (wrong.code, wrong.text) if wrong else ("", whole)
             row = {"publisher": one.name, "key": one.key, "lines": lines, "head": log.digests[-1]}
             rows.append({**row, "code": code, "text": text})

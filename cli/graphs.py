@@ -26,7 +26,18 @@ In = Annotated[
 
 _FILTERS = ("model", "component", "shapes", "dtype", "backend", "state")
 _HEADER = ("model", "component", "shapes", "dtype", "backend", "size", "difference", "speed", "state")
-_LESS_IMPORTANT = ("marks", "restores", "difference", "dtype", "used", "backend", "shapes", "speed", "component")
+_LESS_IMPORTANT = (
+    "marks",
+    "restores",
+    "difference",
+    "dtype",
+    "used",
+    "backend",
+    "shapes",
+    "speed",
+    "component",
+    "size",
+)
 _SORTS = ("model", "component", "size", "used", "restores", "speed", "state")
 
 
@@ -89,7 +100,7 @@ def _filters(texts: Sequence[str]) -> dict[str, str]:
             raise typer.BadParameter(f"{text} is not NAME=PATTERN with one of {', '.join(_FILTERS)}.")
         refused = state_refusal(pattern) if name == "state" else None
         if refused is not None:
-            raise typer.BadParameter(refused.text)
+            raise typer.BadParameter(f"{text}: {refused.text}")
         filters[name] = pattern
     return filters
 

@@ -21,7 +21,7 @@ NO_GRAPHS = (
 # Of each command: one JSON document on standard output, and nothing else there.
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
-_LEAST_CELL = 12  # columns of a terminal, to which a cell is shortened before a column is dropped
+_LEAST_CELL = 18  # columns of a terminal, to which a cell is shortened before a column is dropped
 
 
 def print_json(data: Any) -> None:

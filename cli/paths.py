@@ -27,10 +27,21 @@ SharedFolders = Annotated[list[Path] | None, typer.Argument(callback=only_folder
 
 def existing_file(about: str, **more: Any) -> Any:
     """Describe an argument that is a file and not empty, as a download leaves one that never began."""
-    return typer.Argument(exists=True, dir_okay=False, callback=_not_empty, help=about, **more)
+    return typer.Argument(callback=_file, help=about, **more)
 
 
-def _not_empty(path: Path) -> Path:
-    if path.is_file() and not path.stat().st_size:
+def _file(path: Path) -> Path:
+    if not path.is_file():
+        what = "is a folder. Name a file in it." if path.is_dir() else "does not exist: nothing has that name."
+        raise typer.BadParameter(f"'{path}' {what}")
+    if not path.stat().st_size:
         raise typer.BadParameter(f"{path} is empty. Download or save it again.")
     return path
+
+
+def comfyui_in(folder: Path | None) -> Path:
+    """Return the whole path of ComfyUI's folder, or end the command: there is none."""
+    if folder is None or not (folder / "main.py").is_file():
+        wrong = "ComfyUI's folder is not known" if folder is None else f"ComfyUI is not in '{folder}'"
+        raise typer.BadParameter(f"{wrong}. Name its folder with --comfyui or COMFYUI_PATH.")
+    return folder.resolve()

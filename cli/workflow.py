@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 from .output import Json, counted, print_error, print_json, print_line
-from .paths import existing_file
+from .paths import comfyui_in, existing_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -140,11 +140,9 @@ def _ask(
     no_run: bool = False,
 ) -> TrialResult:
     """Run a workflow in a child process, and collect what that tells of it."""
-    if not server and (comfyui is None or not (comfyui / "main.py").is_file()):
-        raise typer.BadParameter("ComfyUI is not there; name its folder with --comfyui or COMFYUI_PATH, or a --server.")
     job = {
         "workflow": os.path.abspath(workflow), "mode": mode, "sizes": [*sizes], "server": server,  # noqa: PTH100
-        "comfyui": str(comfyui.resolve()) if comfyui is not None else "", "options": [*options],
+        "comfyui": str(comfyui or "" if server else comfyui_in(comfyui)), "options": [*options],
         "no_run": no_run,
     }  # fmt: skip
     answer = TrialResult()

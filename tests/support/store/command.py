@@ -11,4 +11,6 @@ from onegraph.graph_cache.store import Store
 def onegraph(store: Store, *arguments: object, columns: int = 240, **variables: str) -> Result:
     """Run a command on a user's store, with a terminal of so many columns and more variables of the environment."""
     environment = {"ONEGRAPH_HOME": str(store.home), "COLUMNS": str(columns), **variables}
-    return CliRunner(env=environment).invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    return CliRunner(env=environment).invoke(
+        app, list(map(str, arguments)), prog_name="onegraph", catch_exceptions=False
+    )
