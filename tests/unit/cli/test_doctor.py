@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.processes.without import python_without
+from support.store.command import onegraph as in_process
+
+from onegraph.common.reasons import NoPublisherKey
+from onegraph.graph_cache.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +67,42 @@ def test_commands_that_need_torch_say_so(python: Path, tmp_path: Path) -> None:
 def test_commands_on_files_need_no_torch(python: Path, tmp_path: Path) -> None:
     for command in ("ls", "stats", "verify", "prune", "retry"):
         assert onegraph(python, tmp_path, command).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["raise OSError('libcudart.so is missing')", "raise RuntimeError('built wrongly')", ""]
+)
+def test_doctor_tells_that_torch_is_broken(
+    text: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what an uninstall left behind is, which can be imported, and has nothing in it."""
+    (tmp_path / "torch.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch")
+    done = in_process(store, "doctor")
+    assert done.exit_code == 1 and f"torch cannot be imported by {sys.executable} (" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("Models can be neither compiled nor loaded here: ")
+
+
+@pytest.mark.parametrize(
+    ("runs", "compiles", "told"),
+    [
+        (True, True, "Models can be compiled and graphs loaded here, for cpu."),
+        (True, False, "No model can be compiled here. For cpu, graphs can be loaded only: install what the lines above "
+         "name, or `onegraph import` some."),
+        (False, False, "No model can be compiled here. Nor can graphs be loaded: install what the lines above name."),
+    ],
+)  # fmt: skip
+def test_doctors_last_line(
+    runs: bool, compiles: bool, told: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from onegraph import backends
+    from onegraph.backends.base import AVAILABLE, Availability
+
+    answers = {True: AVAILABLE, False: Availability(NoPublisherKey())}  # any reason
+    backend = SimpleNamespace(can_run=lambda device: answers[runs], can_compile=lambda device: answers[compiles])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(backends, "get", lambda name: backend)
+    assert in_process(store, "doctor").stdout.splitlines()[-1] == told

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,9 +106,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare(tmp: Path, scene: str) -> Store:
-    """What a command is run on, made anew."""
-    for path in tmp.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    """What a command is run on."""
+    tmp.mkdir(exist_ok=True)
     (tmp / "x.json").write_text("{}")
     (tmp / "empty.json").touch()
     store = Store(tmp / "home")
@@ -152,6 +151,7 @@ def shown(text: str, tmp: Path) -> str:
 
 def outputs(cases: list[str], tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """What commands print; modes in which they print the same, together."""
+    numbers = itertools.count(100)
     for case in cases:
         scene, _, line = case.partition(": ")
         modes = dict[str, list[str]]()
@@ -159,9 +159,11 @@ def outputs(cases: list[str], tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
             if columns is not None and (line in SAME_ANYWHERE or (scene == "remote" and columns > 40)):
                 continue
             monkeypatch.setattr(output, "terminal_columns", lambda columns=columns: columns)
-            done = onegraph(prepare(tmp, scene), *shlex.split(line.replace("TMP", str(tmp))), columns=columns or 80)
+            folder = tmp / str(next(numbers))
+            arguments = shlex.split(line.replace("TMP", str(folder)))
+            done = onegraph(prepare(folder, scene), *arguments, columns=columns or 80)
             text = done.stdout + "".join(f"! {one}\n" for one in done.stderr.splitlines())
-            modes.setdefault(shown(f"{text}exit {done.exit_code}\n", tmp), []).append(mode)
+            modes.setdefault(shown(f"{text}exit {done.exit_code}\n", folder), []).append(mode)
         for text, names in modes.items():
             yield f"$ onegraph {line}    # {scene}; {', '.join(names)}\n{text}"
 
