@@ -79,15 +79,15 @@ def _backends() -> Iterator[Check]:
         import torch
 
         version = torch.__version__  # a folder that an uninstall left behind can be imported, too
+
+        from .. import backends
+        from ..backends.inductor.toolchain import cpp_compiler
+        from ..common.torch_private import driver_version
     except Exception as error:
         remedy = "run the `onegraph` of the Python that ComfyUI runs in, or install torch"
         yield Check("torch", "problem", f"torch cannot be imported by {sys.executable} ({in_brief(error)})", remedy)
         yield Check("summary", "ok", f"Models can be neither compiled nor loaded here: {remedy}.")
         return
-    from .. import backends
-    from ..backends.inductor.toolchain import cpp_compiler
-    from ..common.torch_private import driver_version
-
     yield Check("torch", "ok", f"torch {version}")
     yield Check("compiler", "ok", f"C++ compiler: {cpp_compiler() or 'none'}")
     if not torch.cuda.device_count():
@@ -114,18 +114,12 @@ def _backends() -> Iterator[Check]:
         if device not in served:
             remedy = "install what one of the backends above names, or import graphs that were compiled elsewhere"
             yield Check(f"compiling {device}", "problem", f"nothing compiles for {device} here", remedy)
-    names, others = (
-        ", ".join(map(str, devices)) for devices in (sorted(served, key=str), sorted(loads - served, key=str))
-    )
-    text = (
-        f"Models can be compiled and graphs loaded here, for {names}." if served else "No model can be compiled here."
-    )
-    if others:
-        text += (
-            f" For {others}, graphs can be loaded only: install what the lines above name, or `onegraph import` some."
-        )
-    elif not served:
-        text += " Nor can graphs be loaded: install what the lines above name."
+    both, only = (", ".join(str(one) for one in devices if one in group) for group in (served, loads - served))
+    text = f"Models can be compiled and graphs loaded here, for {both}." if both else "No model can be compiled here."
+    if only:
+        text += f" For {only}, graphs can be loaded only: install what is named above, or `onegraph import` some."
+    elif not both:
+        text += " Nor can graphs be loaded: install what is named above."
     yield Check("summary", "ok", text)
 
 

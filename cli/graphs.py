@@ -19,25 +19,12 @@ if TYPE_CHECKING:
 Names = Annotated[list[str], typer.Argument(help="Ids or keys as `onegraph ls --long` shows them, or models.")]
 In = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--in", metavar="FOLDER", callback=only_folders, help="Only of models in this folder; else everywhere."
-    ),
+    typer.Option("--in", metavar="FOLDER", callback=only_folders, help="Only of models in this folder."),
 ]
 
 _FILTERS = ("model", "component", "shapes", "dtype", "backend", "state")
 _HEADER = ("model", "component", "shapes", "dtype", "backend", "size", "difference", "speed", "state")
-_LESS_IMPORTANT = (
-    "marks",
-    "restores",
-    "difference",
-    "dtype",
-    "used",
-    "backend",
-    "shapes",
-    "speed",
-    "component",
-    "size",
-)
+_LEFT_OUT = ("marks", "restores", "difference", "dtype", "used", "backend", "shapes", "speed", "component", "size")
 _SORTS = ("model", "component", "size", "used", "restores", "speed", "state")
 
 
@@ -84,7 +71,7 @@ def list_graphs(
     output.print_table(
         header,
         (_row(one) + (_more(one, now) if long else ()) for one in shown),
-        drop=[name for name in _LESS_IMPORTANT if name in header],
+        drop=[name for name in _LEFT_OUT if name in header],
     )
     total = size(sum(one.facts.graph_bytes for one in shown))
     print_line(f"{counted(len(shown))}, {total}; graph folder {store.home}")

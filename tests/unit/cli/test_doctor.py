@@ -88,9 +88,9 @@ def test_doctor_tells_that_torch_is_broken(
     ("runs", "compiles", "told"),
     [
         (True, True, "Models can be compiled and graphs loaded here, for cpu."),
-        (True, False, "No model can be compiled here. For cpu, graphs can be loaded only: install what the lines above "
-         "name, or `onegraph import` some."),
-        (False, False, "No model can be compiled here. Nor can graphs be loaded: install what the lines above name."),
+        (True, False, "No model can be compiled here. For cpu, graphs can be loaded only: install what is named above, "
+         "or `onegraph import` some."),
+        (False, False, "No model can be compiled here. Nor can graphs be loaded: install what is named above."),
     ],
 )  # fmt: skip
 def test_doctors_last_line(
