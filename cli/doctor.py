@@ -68,7 +68,7 @@ def _programs() -> Iterator[Check]:
             yield Check("comfyui", "ok", f"ComfyUI {version[1] if version else 'of an unknown version'} in {comfyui}")
             break
     else:
-        yield Check("comfyui", "note", "ComfyUI: not found", "name its folder in COMFYUI_PATH")
+        yield Check("comfyui", "note", "ComfyUI is not found; name its folder in COMFYUI_PATH")
 
 
 def _backends() -> Iterator[Check]:

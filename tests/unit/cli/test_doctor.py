@@ -13,6 +13,7 @@ import pytest
 from support.processes.without import python_without
 from support.store.command import onegraph as in_process
 
+from onegraph.common.installed import torch_version
 from onegraph.common.reasons import NoPublisherKey
 from onegraph.graph_cache.store import Store
 
@@ -76,6 +77,7 @@ def test_doctor_tells_that_torch_is_broken(
     text: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As what an uninstall left behind is, which can be imported, and has nothing in it."""
+    torch_version()  # remembered, before torch is taken away
     (tmp_path / "torch.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torch")

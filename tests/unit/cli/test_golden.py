@@ -21,9 +21,12 @@ from support.store.entries import bake, key, publish, quarantine, trust
 
 from onegraph.cli import output
 from onegraph.cli.app import app
+from onegraph.common import installed
 from onegraph.common.reasons import CompileFailed
 from onegraph.common.stored_reasons import to_json
 from onegraph.common.version import __version__
+from onegraph.graph_cache import manifest
+from onegraph.graph_cache.disk import listing
 from onegraph.graph_cache.first_use_results import FirstUse
 from onegraph.graph_cache.machine_notes import Failure
 from onegraph.graph_cache.model_hash import ModelSource
@@ -100,6 +103,9 @@ HELP = [*CASES, "trust add", "trust list", "trust remove", "trust show"]
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed.torch_version()  # remembered, before a test takes torch away
+    for module in (listing, manifest):
+        monkeypatch.setattr(module, "torch_version", lambda: "2.14")  # as graphs of tests are for
     monkeypatch.setenv("COMFYUI_PATH", "")
     monkeypatch.delenv("ONEGRAPH_DISK_BUDGET", raising=False)
     monkeypatch.chdir(tmp_path)
