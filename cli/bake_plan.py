@@ -53,10 +53,10 @@ def bake_plan(path: Path, on: str, dry_run: bool, as_json: bool) -> NoReturn:
                 print_error(f"No Ray cluster answers at {on}. Start one with `ray start --head`, or leave out --on.")
                 raise typer.Exit(1) from None
     _report(rows, pusher.public, as_json)
-    if stopped:
+    if stopped and not as_json:
         print_line("stopped; what was baked is in the store, and the next time goes on from there")
-        raise typer.Exit(_INTERRUPTED)
-    raise typer.Exit(3 if any(row.did == "failed" for row in rows) else 0)
+    failed = any(row.did == "failed" for row in rows)
+    raise typer.Exit(_INTERRUPTED if stopped else 3 if failed else 0)
 
 
 def _report(rows: list[Row], public: str, as_json: bool) -> None:
