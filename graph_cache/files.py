@@ -79,7 +79,7 @@ def open_regular(path: Path) -> BinaryIO:
     try:
         handle = os.open(path, os.O_RDONLY | SAFELY)
     except OSError as error:
-        if error.errno in _NO_FILE:
+        if error.errno in _NO_FILE or (os.name == "nt" and path.is_dir()):  # which Windows calls forbidden
             raise IrregularFileError(error.errno, error.strerror) from error
         raise
     try:

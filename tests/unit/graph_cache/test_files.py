@@ -17,7 +17,7 @@ def test_some_file_systems_cannot_sync_folders(code: int, monkeypatch: pytest.Mo
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fsync", fails)
-    if code == errno.EIO:
+    if code == errno.EIO and os.name == "posix":  # Windows opens no folder
         with pytest.raises(OSError, match=os.strerror(code)):
             sync_folder(tmp_path)
     else:
@@ -28,7 +28,7 @@ def test_the_free_bytes_of_a_folder_to_come(tmp_path: Path) -> None:
     free = free_bytes(tmp_path / "a" / "b")
     assert free is not None and free > 0
     (tmp_path / "file").touch()
-    assert free_bytes(tmp_path / "file" / "x") is None
+    assert (free_bytes(tmp_path / "file" / "x") is None) == (os.name == "posix")  # Windows calls it not found
 
 
 def test_a_disk_with_room_takes_more_files(tmp_path: Path) -> None:

@@ -157,7 +157,8 @@ def test_one_user_may_publish_under_several_names(tmp_path: Path) -> None:
     for name in ("../x", "a/b", 65 * "x", " "):
         assert exporting.key_path(tmp_path, name) == reasons.BadPublisherName(name)
     private = key_file.obtain(tmp_path / "home" / "publisher.key")
-    assert ((tmp_path / "home" / "publisher.key").stat().st_mode & 0o777, len(private)) == (0o600, 32)
+    assert len(private) == 32
+    assert os.name != "posix" or (tmp_path / "home" / "publisher.key").stat().st_mode & 0o777 == 0o600
     assert exporting.public_key(tmp_path / "home" / "publisher.key") == ed25519.public_key(private)
 
 
