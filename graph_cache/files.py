@@ -78,8 +78,10 @@ def open_regular(path: Path) -> BinaryIO:
         raise IrregularFileError(errno.ELOOP, os.strerror(errno.ELOOP))
     try:
         handle = os.open(path, os.O_RDONLY | SAFELY)
-    except OSError as error:
-        if error.errno in _NO_FILE or (os.name == "nt" and path.is_dir()):  # which Windows calls forbidden
+    except OSError:
+        if os.name == "nt" and path.is_dir():  # which Windows calls forbidden
+            error = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if error.errno in _NO_FILE:
             raise IrregularFileError(error.errno, error.strerror) from error
         raise
     try:
@@ -101,7 +103,10 @@ def read_regular(path: Path, most: int) -> bytes:
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        data = b"" if size > most else file.read(most + 1)
+        # Room is made for what is asked for, and Windows commits it: `most` may be more than the memory has.
+        data = b"" if size > most else file.read(size + 1)
+        if len(data) > size:  # it grows meanwhile, or the file system tells no sizes
+            data += file.read(most + 1 - len(data))
     if max(size, len(data)) > most:
         raise OversizedFileError(max(size, len(data)))
     return data
@@ -131,13 +136,13 @@ def replace_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{threading.get_ident():x}-{path.name}.{os.getpid()}")
     try:
         write_synced(temporary, text)
-        _despite_readers(lambda: temporary.replace(path))
+        despite_readers(lambda: temporary.replace(path))
     except BaseException:
         discard(temporary)
         raise
 
 
-def _despite_readers(change: Callable[[], object]) -> None:
+def despite_readers(change: Callable[[], object]) -> None:
     """Rename or replace; where Windows refuses that while somebody reads, again for half a second. Raises OSError."""
     for _ in range(_TRIES if os.name == "nt" else 0):
         with contextlib.suppress(PermissionError):

@@ -23,6 +23,7 @@ from setup_host import SetupError, run, say
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "windows"
+SITE = FOLDER / "py" / "Lib" / "site-packages"
 LOCKS = ("windows-python.lock", "windows.lock")
 STUB = ROOT / "tests" / "support" / "windows" / "bcryptprimitives.c"
 COMPILER = "x86_64-w64-mingw32-g++-posix"
@@ -57,10 +58,10 @@ def set_up() -> None:
     if not (stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted):
         check_torch(sources[1])
         shutil.rmtree(FOLDER, ignore_errors=True)
-        for name in ("py", "own", "lib"):
+        for name in ("py", "lib"):
             (FOLDER / name).mkdir(parents=True)
         unpack_python(FOLDER / "py", sources[0])
-        install_wheels(FOLDER / "site", sources[1])
+        install_wheels(SITE, sources[1])
         finish_python(FOLDER / "py")
         make_import_libraries(FOLDER / "lib")
         # Python 3.12 wants Windows 8.1, and wine 8 says that it is 7.
@@ -111,22 +112,21 @@ def install_wheels(target: Path, lock: Path) -> None:
 
 
 def finish_python(target: Path) -> None:
-    """Add Microsoft's runtime, what wine 8 lacks, and the folders that packages are imported from."""
-    for library in (FOLDER / "site").glob("*140*.dll"):
+    """Add Microsoft's runtime, what wine 8 lacks, and the pack as it stands here."""
+    for library in SITE.glob("*140*.dll"):
         shutil.copy(library, target)
     (target / "_wmi.pyd").unlink(missing_ok=True)  # which asks for VariantToString; Python works without
     to = target / "bcryptprimitives.dll"
     run("Compiling bcryptprimitives.dll", [COMPILER, "-x", "c", "-shared", "-O1", STUB, "-o", to, "-ladvapi32"])
-    (FOLDER / "own" / "onegraph").symlink_to(ROOT, target_is_directory=True)
-    lines = ["python312.zip", ".", *(windows_path(FOLDER / name) for name in ("site", "own"))]
-    (target / "python312._pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (target / "python312._pth").unlink()  # without it packages are imported as everywhere
+    (SITE / "onegraph").symlink_to(ROOT, target_is_directory=True)
 
 
 def make_import_libraries(target: Path) -> None:
     """Put together what mingw's linker links a graph with. Raises SetupError."""
     for name in ("torch_cpu.lib", "c10.lib"):
-        shutil.copy(FOLDER / "site" / "torch" / "lib" / name, target)
-    names = FOLDER / "own" / "openmp.def"
+        shutil.copy(SITE / "torch" / "lib" / name, target)
+    names = target / "openmp.def"
     names.write_text("\n".join(["LIBRARY libiomp5md.dll", "EXPORTS", *OPENMP, ""]), encoding="utf-8")
     run("Writing OpenMP's library", ["x86_64-w64-mingw32-dlltool", "-d", names, "-l", target / "libiomp5md.dll.a"])
 
@@ -138,7 +138,9 @@ def windows_path(path: Path) -> str:
 
 def wine(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     """Run a program under wine, with these variables beside this process' own. What it writes is in bytes."""
-    environ = {**os.environ, **SETTINGS, **variables, "WINEPREFIX": str(FOLDER / "prefix"), "WINEDEBUG": "-all"}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environ |= {"WINEPREFIX": str(FOLDER / "prefix"), "WINEDEBUG": "-all", **SETTINGS}
+    environ |= {"PYTHONPYCACHEPREFIX": windows_path(FOLDER / "pycache"), **variables}
     # Pipes, for wine makes no handle that Python takes of /dev/null or of a file without a name.
     return subprocess.run(["wine", *words], env=environ, input=b"", capture_output=True, check=False)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..files import IrregularFileError, sync
+from ..files import IrregularFileError, despite_readers, sync
 
 _HANDLES = os.name == "posix"  # elsewhere (Windows) making a link takes an administrator, and paths are used
 _CLOSED = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"))
@@ -79,7 +79,8 @@ class Folder:
                     file.write(data)
                     file.flush()
                     sync(new)
-                os.replace(temporary, at + posixpath.basename(name), src_dir_fd=handle, dst_dir_fd=handle)
+                final = at + posixpath.basename(name)
+                despite_readers(lambda: os.replace(temporary, final, src_dir_fd=handle, dst_dir_fd=handle))
             except BaseException:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary, dir_fd=handle)

@@ -205,5 +205,5 @@ def test_a_folder_that_is_not_there_is_no_empty_store(alice: Publisher, bob: Sto
     ):  # fmt: skip
         done = onegraph(store, *arguments)
         assert (done.exit_code, done.stdout) == (2, "")
-        assert f"{tmp_path}/typo does not exist" in done.stderr
+        assert f"{(tmp_path / 'typo').as_posix()} does not exist" in done.stderr
     assert not (tmp_path / "typo").exists() and not (tmp_path / "copy").exists()

@@ -37,6 +37,7 @@ from onegraph.graph_cache.trust.signing import Trusted
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
+    pytest.importorskip("boto3")
     with pytest.MonkeyPatch.context() as patch, s3_server() as url:
         for name, value in (
             ("AWS_ENDPOINT_URL", url), ("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test"),
