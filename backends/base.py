@@ -186,8 +186,11 @@ class CompilesForAbsent(Backend, Protocol):
     def absent_devices(self) -> Sequence[str]:
         """Return the names of these devices, such as `sm_90`."""
 
-    def pretend(self, device: str) -> None:
-        """Have this process pretend to have a device for as long as it lives.
+    def platforms(self) -> Sequence[str]:
+        """Return the systems that this one compiles for, as `platform.system` names them, in lower case."""
+
+    def pretend(self, device: str, platform: str) -> None:
+        """Have this process pretend to have a device, on some system, for as long as it lives.
 
         Raises:
             LoadError: it has one, or something is missing that a compile needs.
@@ -197,7 +200,7 @@ class CompilesForAbsent(Backend, Protocol):
         """Return which weights a graph reads that a compile wrote into a folder.
 
         Raises:
-            CompileError: its machine code is not that of the device alone.
+            CompileError: its machine code is not that of the device and the system alone.
         """
 
 

@@ -76,6 +76,7 @@ def bake(
     target: Annotated[
         str, typer.Option(help="For GPUs that need not be here, such as sm_86,sm_90: of models, without their weights.")
     ] = "",
+    platform: Annotated[str, typer.Option(help="With --target, the systems: linux, windows, or both.")] = "linux",
     as_json: Json = False,
 ) -> None:
     """Compile everything that a workflow needs, without rendering: two steps of each sampler, nothing saved.
@@ -87,13 +88,13 @@ def bake(
     if it was stopped. A plan is baked on a Ray cluster, and its graphs are put into a remote store.
     A plan runs code: bake only plans you trust.
 
-    With --target, the diffusion models that a workflow names are baked for other machines with this torch and ComfyUI,
-    and with such GPUs. Their headers are read, nothing is run, and no GPU is needed.
+    With --target, the diffusion models that a workflow names are baked for other machines with this torch or a newer
+    one, this ComfyUI and such GPUs. Their headers are read, nothing is run, and no GPU is needed.
     """
     if target:
         from .bake_absent import bake_absent
 
-        bake_absent(workflow, target, comfyui, as_json)
+        bake_absent(workflow, target, platform, comfyui, as_json)
     if workflow.suffix == ".toml":
         from .bake_plan import bake_plan
 

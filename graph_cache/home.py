@@ -272,7 +272,7 @@ class Home:
 
 def _are_same(first: Manifest, second: Manifest) -> bool:
     """Whether two graphs serve the same. Names of folders tell little: a key's digest in them is short."""
-    return first.key == second.key and first.code == second.code
+    return (first.key, first.code, first.at_least) == (second.key, second.code, second.at_least)
 
 
 def orphans(folder: Path, signer: Signer) -> Iterator[Path]:

@@ -15,6 +15,7 @@ from pydantic import StringConstraints
 # graphs of before may stand for blocks that write into containers, which get none, or have the sizes of one timestep.
 FORMAT = 6
 _Plain = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]  # which names folders
+AT_LEAST = "at least"  # in place of a version in a target: which one, the manifest tells
 _LARGE = ("architecture", "shapes")  # fields of which a difference tells no values
 
 
@@ -45,9 +46,30 @@ class GraphKey:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
+    def alternatives(self) -> tuple[GraphKey, ...]:
+        """This key, and that of graphs which were made for any machine of the kind; see `travelling`."""
+        others = travelling(self.target)
+        return (self,) if others in (None, self.target) else (self, dataclasses.replace(self, target=others))
+
+    @functools.cached_property
     def digest(self) -> str:
         """The first 12 hex digits of the `key_digest`, which name the folder."""
         return key_digest(self.fields())[:12]
+
+
+def travelling(target: dict[str, str]) -> dict[str, str] | None:
+    """The target of graphs that serve any machine of the kind which a target tells of; None where none can.
+
+    A library of AOTInductor calls torch by functions that are kept as they are, so that a newer torch runs it, and
+    CUDA's runtime by those of one major version. Not the reverse: `Manifest.at_least` names the torch that compiled it.
+
+    >>> travelling({"torch": "2.14.1+cu130", "platform": "linux", "cuda": "13.0", "capability": "9.0"})
+    {'torch': 'at least', 'platform': 'linux', 'cuda': '13', 'capability': '9.0'}
+    """
+    if "torch" not in target:
+        return None
+    majors = {"cuda": target["cuda"].partition(".")[0]} if "cuda" in target else {}
+    return {**target, "torch": AT_LEAST, **majors}
 
 
 def key_digest(fields: dict[str, Any]) -> str:

@@ -109,7 +109,8 @@ def of_digest(names: Iterable[str], digest: str) -> list[str]:
 
 def entry_name(key: GraphKey, manifest: Manifest) -> str:
     """Name an entry's folder: `<shapes>-<dtype>-<backend>-<target>-<key digest>[-<code digest>]`."""
-    target = "-".join(key.target.get(k, "") for k in ("device", "cpu") if key.target.get(k))
+    of_target = [key.target.get(name, "") for name in ("device", "cpu")]
+    target = "-".join(filter(None, [*of_target, *manifest.at_least.values()]))  # made with several versions of torch
     name = f"{_slug(manifest.label)}-{key.dtype}-{key.backend}-{target}-{key.digest}"
     if manifest.code is not None:  # graphs of one key for two versions of the host stand beside each other
         name += f"-{manifest.code.digest}"

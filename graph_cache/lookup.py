@@ -107,11 +107,12 @@ class Lookup:
         except OSError as error:
             return Unavailable(component, UnreadableNow(component.name, in_brief(error)))
         others: list[Judged] = []
-        for name in visible(of_digest(names, key.digest)):
-            judged = self._judge(component / name, key, differs)
-            if isinstance(judged, Hit):  # also beside a broken one
-                return judged
-            others.append(judged if os.path.lexists(component / name) else Miss(GraphRemoved()))
+        for one in key.alternatives:
+            for name in visible(of_digest(names, one.digest)):
+                judged = self._judge(component / name, one, differs)
+                if isinstance(judged, Hit):  # also beside a broken one
+                    return judged
+                others.append(judged if os.path.lexists(component / name) else Miss(GraphRemoved()))
         if not others:
             return Miss(NoGraph(self._nearest(key, model)))
         return min(others, key=lambda judged: _TOLD_FIRST.index(type(judged)))

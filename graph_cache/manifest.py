@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,6 +11,8 @@ from blake3 import blake3
 from pydantic import AliasChoices, Field, ValidationError
 
 from ..common import strict
+from ..common.installed import torch_version
+from ..common.reasons import MadeForAnother
 from .files import read_regular
 
 if TYPE_CHECKING:
@@ -62,6 +66,24 @@ class CodeRecord(Strict):
         return blake3(repr(sources).encode()).hexdigest(length=3)
 
 
+def needs_newer(at_least: Mapping[str, str]) -> MadeForAnother | None:
+    """Say which version here is older than a graph asks for, or None. What nobody here knows is never new enough."""
+    for what, least in at_least.items():
+        here = torch_version() if what == "torch" else "none"
+        if here and _numbers(here) < _numbers(least):  # an empty text: nobody can tell, so nothing is excluded
+            return MadeForAnother(what, f"{least} or newer", here)
+    return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Major and minor.
+
+    >>> _numbers("2.14.1+cu130") < _numbers("2.9"), _numbers("none")
+    (False, ())
+    """
+    return tuple(int(one) for one in re.findall(r"[0-9]+", version)[:2])
+
+
 class Manifest(Strict):
     """Everything known of a graph when it was compiled.
 
@@ -79,6 +101,8 @@ class Manifest(Strict):
         made_by: version of the pack.
         unmeasured: whether it was compiled for a device that was not there: it has never run, and of its kernels'
             configurations the compiler's first were taken.
+        at_least: the oldest versions that it runs with, by field of the target: `{"torch": "2.14"}`; empty for a graph
+            whose target has them all. See `key.travelling`.
     """
 
     version: Literal[2, 3] = VERSION
@@ -93,6 +117,12 @@ class Manifest(Strict):
     created: str
     made_by: str
     unmeasured: bool = False
+    at_least: dict[str, str] = {}
+
+    @property
+    def needs_newer(self) -> MadeForAnother | None:
+        """Why the versions here are too old for the graph, or None."""
+        return needs_newer(self.at_least)
 
     @property
     def bytes(self) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class NewEntry:
         constants: the weights that the graph reads.
         compile_seconds: wall time of capture, compile and trial load.
         made_by: version of the pack.
-        unmeasured: see `Manifest`.
+        unmeasured, at_least: see `Manifest`.
         code: the functions that the graph was captured from, where they are known.
         cuda_graphs: whether its calls may be captured as CUDA graphs.
         outputs: how many tensors it returns.
@@ -45,6 +45,7 @@ class NewEntry:
     outputs: int = 1
     call_rules: dict[str, Any] | None = None
     unmeasured: bool = False
+    at_least: Mapping[str, str] = field(default_factory=dict)
 
 
 class NotPublishedError(OSError):
@@ -79,6 +80,7 @@ def manifest_of(key: GraphKey, compiled: Path, new: NewEntry) -> tuple[Manifest,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         made_by=new.made_by,
         unmeasured=new.unmeasured,
+        at_least={**new.at_least},
     )
     wrong = check_names(manifest)
     if wrong is not None:

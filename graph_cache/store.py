@@ -95,7 +95,7 @@ class Store:
             A hit; or what was nearest; or an entry that is damaged or took a process down; or one that cannot be read
             now.
         """
-        return self._lookup.find(key, differs, model)
+        return self._lookup.find(key, _with_versions(differs), model)
 
     def lookup(
         self,
@@ -111,10 +111,10 @@ class Store:
             neighbours: folders with checkpoints, beside which copies are looked for, too.
         """
         judged = self.find(key, differs, source.digest)
-        if isinstance(judged, Miss):
-            condemned = self.private.condemned(key)
+        for one in key.alternatives if isinstance(judged, Miss) else ():
+            condemned = self.private.condemned(one)
             for folder in self._folders(source, neighbours):
-                for offer in folder.offers(key, differs, condemned):
+                for offer in folder.offers(one, _with_versions(differs), condemned):
                     if isinstance(offer, Entry) and isinstance(check(offer), Sound):
                         return Hit(offer, folder)
         return judged
@@ -133,15 +133,18 @@ class Store:
         Returns:
             Why what the sources have cannot be used; None: they have nothing.
         """
-        digest = key_digest(key.fields())
-        return self._take(
-            Wanted(digest, key, differs, self.private.condemned(key)),
-            [*self._folders(source, neighbours), *self.sources, self.remotes],
-        )
+        sources, refused = [*self._folders(source, neighbours), *self.sources, self.remotes], None
+        for one in key.alternatives:
+            wanted = Wanted(key_digest(one.fields()), one, _with_versions(differs), self.private.condemned(one))
+            taken = self._take(wanted, sources)
+            if isinstance(taken, Taken):
+                return taken
+            refused = refused or taken
+        return refused
 
     def take_named(self, digest: str, differs: Differs = no_objection) -> Taken | Reason | None:
         """Copy a graph to the home from further sources or remote stores, by the digest of its key (`key_digest`)."""
-        return self._take(Wanted(digest, None, differs, []), [*self.sources, self.remotes])
+        return self._take(Wanted(digest, None, _with_versions(differs), []), [*self.sources, self.remotes])
 
     def _take(self, wanted: Wanted, sources: Iterable[Source]) -> Taken | Reason | None:
         refused: Reason | None = None
@@ -325,6 +328,11 @@ class Store:
     def remember(self, entry: Entry, result: FirstUse) -> None:
         """Record the first-use result of this machine. Never raises OSError."""
         first_use_results.remember(entry, result)
+
+
+def _with_versions(differs: Differs) -> Differs:
+    """Refuse graphs of newer versions, too, before anything else that speaks against them."""
+    return lambda manifest: manifest.needs_newer or differs(manifest)
 
 
 def _readable(folders: Iterable[Path]) -> Iterator[Entry]:

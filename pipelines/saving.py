@@ -18,7 +18,7 @@ from ..common.errors import PipelineError, in_brief
 from ..common.reasons import Reason
 from ..graph_cache.copies import remove_copy
 from ..graph_cache.entry import Entry
-from ..graph_cache.key import difference
+from ..graph_cache.key import difference, travelling
 from ..graph_cache.layout import GRAPHS_SUFFIX
 from ..graph_cache.lookup import Hit
 from ..graph_cache.sources import bundle
@@ -221,4 +221,4 @@ def _target_differs(entry: Entry, component: PipeComponent) -> str:
         here = get(key["backend"]).target(device)
     except Exception as error:  # a backend of another version of the pack
         return f"backend {key.get('backend')} ({type(error).__name__})"
-    return difference({**key, "target": here}, key)
+    return "" if key["target"] == travelling(here) else difference({**key, "target": here}, key)

@@ -28,7 +28,7 @@ import torch
 from ...common.errors import CompileError, LoadError
 from ...common.replaced import replaced
 from ...common.torch_private import require
-from . import machine_code
+from . import for_windows, machine_code, target
 from .explicit_attention import ExplicitAttention
 
 _BYTES = 80 << 30  # of memory, of which nothing is taken
@@ -64,7 +64,8 @@ GPUS: Mapping[str, Gpu] = {
     "sm_100": Gpu((10, 0), "NVIDIA B200", 148, 2048, 232448),
     "sm_120": Gpu((12, 0), "NVIDIA GeForce RTX 5090", 170, 1536, 101376),
 }
-_pretended: list[Gpu] = []
+PLATFORMS: Mapping[str, str] = {"linux": "x86_64", "windows": for_windows.MACHINE}  # with their processors
+_pretended: list[tuple[Gpu, str]] = []
 
 
 def cuda_headers() -> Path:
@@ -84,8 +85,11 @@ def cuda_headers() -> Path:
     )
 
 
-def pretend(gpu: Gpu) -> None:
+def pretend(gpu: Gpu, platform: str) -> None:
     """Have this process' torch tell of a GPU. To be called before ComfyUI is imported, which asks for it.
+
+    Args:
+        platform: one of `PLATFORMS`, on which the graphs are to run.
 
     Raises:
         LoadError: this process has a GPU, or pretends to have another one; or this torch lacks what is replaced.
@@ -99,6 +103,7 @@ def pretend(gpu: Gpu) -> None:
     cuda: Any = torch.cuda
     require("torch._C._ensureCUDADeviceGuardSet")()  # torch's C++ code asks it for the device, and no driver then
     os.environ["CUDA_HOME"] = str(cuda_headers())
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # which names folders of this machine
     for name, answer in _answers(gpu).items():
         require(f"torch.cuda.{name}")
         setattr(cuda, name, answer)
@@ -107,7 +112,9 @@ def pretend(gpu: Gpu) -> None:
     require("torch._subclasses.fake_tensor.init_gpu_context")
     fakes.FakeTensorMode.avoid_device_init = property(lambda self: True)
     fakes.init_gpu_context = lambda device: None
-    _pretended.append(gpu)
+    if platform != sys.platform:
+        target.pretend(platform, PLATFORMS[platform])
+    _pretended.append((gpu, platform))
 
 
 def _answers(gpu: Gpu) -> dict[str, Callable[..., Any]]:
@@ -149,24 +156,28 @@ def fake_tensors() -> Iterator[None]:
         yield
         return
     fake = require("torch._subclasses.fake_tensor.FakeTensorMode")(allow_non_fake_inputs=True)
-    with fake, ExplicitAttention(_pretended[0].capability):
+    gpu, platform = _pretended[0]
+    with fake, ExplicitAttention(gpu.capability, has_flash=platform != "windows"):
         yield
 
 
 @contextlib.contextmanager
-def compiling(exported: torch.export.ExportedProgram) -> Iterator[None]:
+def compiling(exported: torch.export.ExportedProgram, device: torch.device) -> Iterator[None]:
     """Have Inductor compile a captured graph for the pretended GPU while this lasts; nothing where there is none."""
     if not _pretended:
         yield
         return
-    gpu = _pretended[0]
+    gpu, platform = _pretended[0]
     with contextlib.ExitStack() as replacing:
         replacing.enter_context(require("torch.fx.experimental.proxy_tensor.unset_fake_temporarily")())
         _with_one_mode(exported)
         _without_launches(gpu, replacing)
-        with tempfile.TemporaryDirectory() as folder:
+        if platform == "windows":
+            replacing.enter_context(for_windows.compiling(device))
+        else:
+            folder = replacing.enter_context(tempfile.TemporaryDirectory())
             replacing.enter_context(_driver_to_link(Path(folder)))
-            yield
+        yield
 
 
 def _with_one_mode(exported: torch.export.ExportedProgram) -> None:

@@ -113,7 +113,7 @@ class InductorBackend:
         device = inputs[0].device
         options = settings.options(device)
         try:
-            with absent_gpu.compiling(exported), settings.compile_settings(device):
+            with absent_gpu.compiling(exported, device), settings.compile_settings(device):
                 calls = Served.of(exported, served)
                 if device.type == "cuda":
                     double_by_copies(exported)
@@ -162,11 +162,15 @@ class InductorBackend:
     def absent_devices(self) -> Sequence[str]:
         return [*absent_gpu.GPUS]
 
-    def pretend(self, device: str) -> None:
-        absent_gpu.pretend(absent_gpu.GPUS[device])
+    def platforms(self) -> Sequence[str]:
+        return [*absent_gpu.PLATFORMS]
+
+    def pretend(self, device: str, platform: str) -> None:
+        absent_gpu.pretend(absent_gpu.GPUS[device], platform)
 
     def check_absent(self, folder: Path, device: torch.device, weights: Mapping[str, torch.Tensor]) -> list[str]:
-        return machine_code.check(folder, torch.cuda.get_device_capability(device), weights)
+        facts = target(device)
+        return machine_code.check(folder, torch.cuda.get_device_capability(device), facts["platform"], weights)
 
     def estimate_memory(self, folder: Path) -> int:
         return 0

@@ -18,11 +18,12 @@ class ExplicitAttention(TorchFunctionMode):
 
     Args:
         capability: of the GPU.
+        has_flash: whether torch there has FlashAttention; its wheels for Windows have none.
     """
 
-    def __init__(self, capability: tuple[int, int]) -> None:
+    def __init__(self, capability: tuple[int, int], has_flash: bool = True) -> None:
         super().__init__()
-        self._attention = _explicit(capability)
+        self._attention = _explicit(capability, has_flash)
 
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -30,7 +31,7 @@ class ExplicitAttention(TorchFunctionMode):
         return chosen(*args, **(kwargs or {}))
 
 
-def _explicit(capability: tuple[int, int]) -> Callable[..., torch.Tensor]:
+def _explicit(capability: tuple[int, int], has_flash: bool) -> Callable[..., torch.Tensor]:
     """A function in place of torch's own, with the same arguments."""
     aten = torch.ops.aten
 
@@ -55,7 +56,7 @@ def _explicit(capability: tuple[int, int]) -> Callable[..., torch.Tensor]:
                     query, key, value, None, False, dropout_p, is_causal, False, scale=scale
                 )[0]
                 return result
-            if width <= _WIDEST_FLASH:
+            if has_flash and width <= _WIDEST_FLASH:
                 result = aten._scaled_dot_product_flash_attention.default(
                     query, key, value, dropout_p, is_causal, False, scale=scale
                 )[0]

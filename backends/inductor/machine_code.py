@@ -18,8 +18,10 @@ from ...common.errors import CompileError
 from .packages import GRAPH_FILE, PLAN_FILE, region_file
 from .plan import RegionPlan
 
-_DRIVER = b"libcuda.so.1\0"  # as a library names what it is to be loaded with
-_ARCHITECTURE = re.compile(r"\btarget sm_(\d+)")
+# By system, how a library begins and how it names the driver that it is to be loaded with.
+_LIBRARIES = {"linux": (b"\x7fELF", b"libcuda.so.1\0"), "windows": (b"MZ", b"nvcuda.dll\0")}
+_OF_GPUS = 190  # the machine that a file of machine code is for: NVIDIA's, by its number in ELF
+_ARCHITECTURE = re.compile(r"\.sm_(\d+)[a-z]?\.cubin$", re.MULTILINE)  # from the code's own header
 
 
 def told(option: str, kernel: Path) -> str:
@@ -33,11 +35,15 @@ def told(option: str, kernel: Path) -> str:
         raise CompileError(f"Triton's cuobjdump does not run ({error}), without which no graph is signed.") from error
 
 
-def check(folder: Path, capability: tuple[int, int], weights: Mapping[str, Any]) -> list[str]:
+def check(folder: Path, capability: tuple[int, int], system: str, weights: Mapping[str, Any]) -> list[str]:
     """Return which weights the graph in a folder reads.
 
+    Args:
+        system: `linux` or `windows`.
+
     Raises:
-        CompileError: its kernels are not for that compute capability alone, or cannot be read.
+        CompileError: its kernels are not for that compute capability alone, or cannot be read; or its libraries are
+            another system's, or do not ask for the driver.
     """
     plan_file = folder / PLAN_FILE
     if plan_file.is_file():
@@ -53,8 +59,12 @@ def check(folder: Path, capability: tuple[int, int], weights: Mapping[str, Any])
         told_of = ", ".join(f"{major}.{minor}" for major, minor in sorted(found)) or "no GPU"
         wanted = ".".join(map(str, capability))
         raise CompileError(f"The compiler wrote machine code for {told_of} in place of {wanted}; it is not kept.")
-    if not all(_DRIVER in _library(archive) for archive in archives):
-        raise CompileError("The compiler wrote a library that does not ask for NVIDIA's driver; nothing is kept of it.")
+    start, driver = _LIBRARIES[system]
+    for library in map(_library, archives):
+        if not library.startswith(start):
+            raise CompileError(f"The compiler wrote a library that is none of {system}'s; nothing is kept of it.")
+        if driver not in library:
+            raise CompileError("The compiler wrote a library that does not ask for NVIDIA's driver; it is not kept.")
     return [*dict.fromkeys(names)]
 
 
@@ -62,11 +72,20 @@ def architectures(archive: Path) -> set[tuple[int, int]]:
     """Read for which compute capabilities an archive's kernels are. Raises CompileError."""
     found: set[tuple[int, int]] = set()
     with zipfile.ZipFile(archive) as files, tempfile.TemporaryDirectory() as folder:
-        for number, name in enumerate(one for one in files.namelist() if one.endswith(".cubin")):
+        kernels = [files.read(name) for name in files.namelist() if name.endswith(".cubin")]
+        for number, code in enumerate([*kernels, *_embedded(_library(archive))]):
             kernel = Path(folder) / f"{number}.cubin"
-            kernel.write_bytes(files.read(name))
-            found |= {divmod(int(one), 10) for one in _ARCHITECTURE.findall(told("-elf", kernel))}
+            kernel.write_bytes(code)
+            found |= {divmod(int(one), 10) for one in _ARCHITECTURE.findall(told("-lelf", kernel))}
     return found
+
+
+def _embedded(library: bytes) -> Iterator[bytes]:
+    """The kernels that lie in a library, each with what follows up to the next one."""
+    starts = [found.start() for found in re.finditer(b"\x7fELF", library)]
+    for start, end in zip(starts, [*starts[1:], len(library)], strict=True):
+        if int.from_bytes(library[start + 18 : start + 20], "little") == _OF_GPUS:
+            yield library[start:end]
 
 
 def _library(archive: Path) -> bytes:

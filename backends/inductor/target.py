@@ -34,6 +34,14 @@ def cpu_digest() -> str:
     return blake3(_cpu_features().encode()).hexdigest(length=6)
 
 
+_pretended: dict[str, str] = {}
+
+
+def pretend(system: str, machine: str) -> None:
+    """Have this process' graphs be for another system and its processors, as `platform` names them."""
+    _pretended.update(platform=system, machine=machine)
+
+
 def target(device: torch.device) -> dict[str, str]:
     """Return everything that a graph for the device depends on, by name."""
     facts = {
@@ -41,6 +49,7 @@ def target(device: torch.device) -> dict[str, str]:
         "platform": platform.system().lower(),
         "machine": platform.machine(),
         "device": device.type,
+        **_pretended,
     }
     if device.type == "cuda":
         # Not the CPU: what runs there is built for the least of its kind, see `settings.compiler_flags`.

@@ -29,6 +29,7 @@ import torch
 from ...common.errors import LoadError
 from ...common.replaced import replaced
 from ...common.torch_private import require
+from . import for_windows
 from .target import cpu_digest
 
 log = logging.getLogger("onegraph.compiler")
@@ -242,7 +243,7 @@ def _runtime(builder: Any, options: Any, head: str, text: str, folder: Path) -> 
     from blake3 import blake3
     from filelock import FileLock
 
-    code = head + text + _DEFINED
+    code = head + for_windows.unloadable(text) + _DEFINED
     # Made once, so optimised in any case: a second more for 0.3 instead of 1.3 MB in each region's library.
     options = copy.deepcopy(options)
     flags = options.get_cflags()

@@ -2,18 +2,17 @@
 
 A digest covers a function's bytecode, its defaults, the plain values that it closes over, the functions that it wraps
 and the Python module in which each looks up its names, not its place in the file. Bytecode differs between Python
-versions, so there is a digest of the source text for those.
+versions, so there is a digest of the source for those.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import inspect
-import io
 import sys
 import textwrap
-import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -22,6 +21,7 @@ from blake3 import blake3
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _MAX_WRAPPERS = 4  # functions that wrap each other
+_UNSAID = ("annotation", "returns", "type_comment", "type_params", "kind", "ctx")  # fields of syntax trees
 _SCALARS = (bool, int, float, str, bytes, type(None))
 
 
@@ -116,21 +116,38 @@ def bytecode_digest(function: Any) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _source_text(code: CodeType) -> str:
-    """Return a function's source without comments and indentation; its name where there is no source."""
+    """Return what a function's source says to Python, and nothing that it says to readers and type checkers; its name
+    where there is no source, and the text where that is no statement, as a lambda's.
+    """
     try:
         source = textwrap.dedent(inspect.getsource(code))
-        tokens = [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type == tokenize.COMMENT]
-    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
+    except (OSError, TypeError):
         return code.co_name
-    lines = source.splitlines()
-    for token in tokens:
-        row, column = token.start
-        lines[row - 1] = lines[row - 1][:column]
-    return "\n".join(line.rstrip() for line in lines if line.strip())
+    try:
+        return _meaning(ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError):
+        return "\n".join(line.rstrip() for line in source.splitlines() if line.strip())
+
+
+def _meaning(node: Any) -> str:
+    """The syntax tree as text that is equal for all versions of Python, which add fields and print them in other ways.
+
+    Annotations and docstrings are left out, which libraries change without a change of what is computed.
+    """
+    if isinstance(node, list):
+        return f"[{','.join(map(_meaning, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    if isinstance(node, ast.AnnAssign):
+        node = ast.Assign([node.target], node.value) if node.value is not None else ast.Pass()
+    fields = {name: value for name, value in ast.iter_fields(node) if name not in _UNSAID and value not in (None, [])}
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False):
+        fields["body"] = node.body[1:]
+    return f"{type(node).__name__}({','.join(f'{name}={_meaning(value)}' for name, value in fields.items())})"
 
 
 def source_digest(function: Any) -> str:
-    """Digest the source text without comments: 16 hex digits that hold for every version of Python."""
+    """Digest what the source says: 16 hex digits that hold for every version of Python."""
     h = blake3()
     for one in unwrap_chain(function):
         h.update(f"{_source_text(one.__code__)} {_defaults(one)}\n".encode())

@@ -19,9 +19,9 @@ from ...common.installed import torch_version
 from ...common.reasons import Reason
 from .. import first_use_results
 from ..entry import Entry, read
-from ..key import FORMAT, key_digest
+from ..key import AT_LEAST, FORMAT, key_digest
 from ..layout import BROKEN_PREFIX
-from ..manifest import MANIFEST_FILE
+from ..manifest import MANIFEST_FILE, needs_newer
 from ..trust.signing import FaultyEntry, Signer, TrustedEntry, read_trusted
 from . import leases, marks
 
@@ -37,6 +37,7 @@ class Facts:
         label: the shapes for people.
         digest: of its key, 12 hex digits; empty where the manifest cannot be read.
         target: what its code depends on, by name.
+        at_least: see `Manifest`.
         format: of the pack that compiled it.
         signed_by: `me`, `publisher`, or empty.
         state: for people: `signed`, `from PUBLISHER`, or why it is not loaded.
@@ -54,6 +55,7 @@ class Facts:
     dtype: str = ""
     backend: str = ""
     target: Mapping[str, str] = field(default_factory=dict)
+    at_least: Mapping[str, str] = field(default_factory=dict)
     format: int = 0
     signed_by: str = ""
     graph_bytes: int = 0
@@ -184,6 +186,7 @@ def _facts(folder: Path, size: int, signer: Signer) -> Facts | None:
         dtype=str(key.get("dtype", "")),
         backend=str(key.get("backend", "")),
         target={str(k): str(v) for k, v in target.items()} if isinstance(target, dict) else {},
+        at_least=manifest.at_least,
         format=made_for if isinstance(made_for, int) else 0,
         signed_by="" if code else "me" if publisher is None else "publisher",
         graph_bytes=manifest.bytes,
@@ -199,16 +202,18 @@ def _why_unusable(facts: Facts) -> Reason | None:
     """Say why no process of this installation can use a graph: its target or its format; or None."""
     if facts.code == reasons.OlderManifest.code:
         return reasons.OlderManifest(0)
-    return made_for_another(facts.format, facts.target) if facts.digest else None
+    return made_for_another(facts.format, facts.target, facts.at_least) if facts.digest else None
 
 
-def made_for_another(version: object, target: Mapping[str, str]) -> reasons.MadeForAnother | None:
+def made_for_another(
+    version: object, target: Mapping[str, str], at_least: Mapping[str, str]
+) -> reasons.MadeForAnother | None:
     """Say what of a graph's format and target keeps every process of this installation from using it, or None."""
     if version != FORMAT:
         return reasons.MadeForAnother("format", str(version), str(FORMAT))
     ours = {"torch": torch_version(), "platform": platform.system().lower(), "machine": platform.machine()}
     for what, here in ours.items():  # an empty text: nobody can tell, so nothing is excluded
         made_for = target.get(what, here)
-        if here and made_for != here:
+        if here and made_for not in (here, AT_LEAST):
             return reasons.MadeForAnother(what, made_for, here)
-    return None
+    return needs_newer(at_least)

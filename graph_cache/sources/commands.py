@@ -76,7 +76,8 @@ def pull(
 def fits_here(manifest: Manifest) -> bool:
     """Tell whether some process of this installation may use a graph, by its versions and its system."""
     target = manifest.key.get("target")
-    return isinstance(target, dict) and made_for_another(manifest.key.get("format"), target) is None
+    version = manifest.key.get("format")
+    return isinstance(target, dict) and made_for_another(version, target, manifest.at_least) is None
 
 
 # Mirror ---------------------------------------------------------------------------------------------------------

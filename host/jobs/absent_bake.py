@@ -28,11 +28,13 @@ class AbsentTask:
         comfyui: ComfyUI's folder, whose functions the graphs stand for.
         file: of a diffusion model or a checkpoint; or a workflow, which names some.
         target: the GPU's architecture, such as `sm_90`.
+        platform: the system, `linux` or `windows`.
     """
 
     comfyui: str
     file: str
     target: str
+    platform: str
 
 
 def bake(task: AbsentTask) -> Iterator[dict[str, Any]]:
@@ -45,7 +47,7 @@ def bake(task: AbsentTask) -> Iterator[dict[str, Any]]:
 
     backend = get("inductor")
     assert isinstance(backend, CompilesForAbsent)
-    backend.pretend(task.target)
+    backend.pretend(task.target, task.platform)
     boot(Path(task.comfyui), cpu=False)
     from ...common.errors import OneGraphError, in_brief
     from ..weights.weightless import HeaderError
@@ -92,7 +94,7 @@ def _baked(file: Path, backend: Any) -> Iterator[dict[str, Any]]:
     store.sweep()  # a bake may have been killed
     for request in _requests(file, backend, device):
         began = time.perf_counter()
-        if isinstance(store.find(request.key, code_guard.difference), Hit):
+        if isinstance(store.find(request.key.alternatives[-1], code_guard.difference), Hit):
             yield {"event": "found", "label": request.label}
             continue
         with store.staging() as folder:
@@ -104,6 +106,7 @@ def _baked(file: Path, backend: Any) -> Iterator[dict[str, Any]]:
 
 
 def _compiled(request: Any, folder: Path, began: float) -> Any:
+    from ...common.torch_private import version
     from ...compiler.process import compile_job
     from ...compiler.process.job import Compiled
     from ...runtime.obtain.compiles import job_of, new_entry
@@ -114,8 +117,9 @@ def _compiled(request: Any, folder: Path, began: float) -> Any:
     done = compile_job.compile_for_absent(job, folder, lambda message: None)
     seconds = time.perf_counter() - began
     compiled = Compiled(done.files, done.constants, seconds, done.code, outputs=done.outputs, signature=done.signature)
-    entry = dataclasses.replace(new_entry(request, job, compiled), unmeasured=True)
-    return store.publish(request.key, folder, entry)
+    at_least = {"torch": "{}.{}".format(*version())}
+    entry = dataclasses.replace(new_entry(request, job, compiled), unmeasured=True, at_least=at_least)
+    return store.publish(request.key.alternatives[-1], folder, entry)  # for all machines of the kind
 
 
 def _requests(path: Path, backend: Any, device: Any) -> Iterator[Any]:

@@ -160,7 +160,9 @@ def _judge(component: str, request: Any) -> Finding:
         return Finding(component, "refused", request.label, unable.code, unable.text)
     judged = store.lookup(request.key, request.source, request.neighbours, code_guard.difference)
     nearest = judged.entry if isinstance(judged, Hit) else store.nearest(request.key)
-    fields = _fields(request.key.fields(), nearest.manifest.key if nearest is not None else {})
+    found = nearest.manifest.key if nearest is not None else {}
+    wanted = next((one.fields() for one in request.key.alternatives if one.fields() == found), request.key.fields())
+    fields = _fields(wanted, found)
     folder = str(nearest.folder) if nearest is not None else ""
     if isinstance(judged, Hit):
         text = "it is copied to the graph folder and verified first" if judged.source is not None else ""

@@ -8,6 +8,7 @@ warmed up on weights of zeros, as for a preload; no model is read. Nothing is co
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import re
@@ -113,9 +114,14 @@ def _usable(manifest: Manifest) -> Reason | None:
     with contextlib.suppress(KeyError, BackendError):
         key = GraphKey(**manifest.key)
         backend = backends.get(key.backend)
-        if any(backend.can_run(device).ok and backend.target(device) == key.target for device in _devices()):
+        if any(backend.can_run(device).ok and _serves(key, backend.target(device)) for device in _devices()):
             return None
     return NoGraph("target")
+
+
+def _serves(key: GraphKey, target: dict[str, str]) -> bool:
+    """Whether runs on a device with that target would find the graph of a key."""
+    return key in dataclasses.replace(key, target=target).alternatives
 
 
 def _is_remote(name: str) -> bool:
@@ -164,10 +170,10 @@ def requests_of(one: Listed) -> Iterator[Request]:
     path = Path(model.beside).with_suffix(".safetensors") if model.beside else None
     is_block = entry.manifest.call_rules is not None
     for device in _devices():
-        if backend.can_run(device).reason is not None or backend.target(device) != fields.target:
+        if backend.can_run(device).reason is not None or not _serves(fields, target := backend.target(device)):
             continue
         yield Request(
-            key=fields,
+            key=dataclasses.replace(fields, target=target),
             source=ModelSource(path, model.digest),
             shapes=ShapeRange((), ()) if is_block else ShapeRange.from_json(fields.shapes),
             label=entry.manifest.label,

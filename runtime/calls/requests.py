@@ -94,5 +94,5 @@ def stored_requests(
         if shapes.get("attention", "captured") != attends:
             continue
         request = block_request(client, block_of[architecture], architecture, shapes, dtype, device)
-        if isinstance(request, Request) and request.key.fields() == key:
+        if isinstance(request, Request) and key in [one.fields() for one in request.key.alternatives]:
             yield request, counts[architecture]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from headless import host
 from support.models import dit_files
 
 from onegraph.backends.inductor import absent_gpu, machine_code
 from onegraph.common.errors import CompileError, LoadError
+from onegraph.graph_cache.key import AT_LEAST
 from onegraph.graph_cache.store import Store
 
 TARGETS = {"sm_86": (8, 6), "sm_120": (12, 0)}
@@ -30,10 +33,14 @@ class Baked:
         self.file, self.home = folder / "wan.safetensors", folder / "home"
         dit_files.write("wan 2.1 t2v", self.file, folder / "lora.safetensors", "")
         self.code, self.rows = self.bake(self.file, ",".join(TARGETS))
+        if shutil.which("x86_64-w64-mingw32-g++") is not None:
+            self.windows = self.bake(self.file, "sm_86", "windows")
 
-    def bake(self, file: Path, targets: str, **environ: str) -> tuple[int, list[dict[str, Any]]]:
+    def bake(
+        self, file: Path, targets: str, platforms: str = "linux", **environ: str
+    ) -> tuple[int, list[dict[str, Any]]]:
         command = [sys.executable, "-c", "from onegraph.cli import main; main()", "bake", str(file)]
-        command += ["--target", targets, "--comfyui", str(host.comfyui_path()), "--json"]
+        command += ["--target", targets, "--platform", platforms, "--comfyui", str(host.comfyui_path()), "--json"]
         env = {**os.environ, "ONEGRAPH_HOME": str(self.home), **environ}
         done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
         return done.returncode, json.loads(done.stdout)["graphs"] if done.stdout else [{"text": done.stderr}]
@@ -52,7 +59,11 @@ def test_each_kind_of_block_has_a_graph_for_each_gpu(baked: Baked) -> None:
     for row in baked.rows:
         manifest = entries[row["folder"]].manifest
         capability = TARGETS[row["target"]]
-        assert manifest.key["target"]["capability"] == ".".join(map(str, capability))
+        assert manifest.key["target"] == {
+            "torch": AT_LEAST, "platform": "linux", "machine": "x86_64", "device": "cuda",
+            "cuda": str(torch.version.cuda).partition(".")[0], "capability": ".".join(map(str, capability)),
+        }  # fmt: skip
+        assert manifest.at_least == {"torch": ".".join(torch.__version__.split(".")[:2])}
         assert manifest.unmeasured and not manifest.cuda_graphs
         assert manifest.code is not None and manifest.call_rules is not None
         named = {**manifest.code.references, **dict.fromkeys(manifest.code.functions, "")}
@@ -65,9 +76,9 @@ def test_a_library_asks_for_the_driver_and_names_the_weights(baked: Baked) -> No
     constants = {one["name"] for one in json.loads((folder / "constants.json").read_text())["constants"]}
     assert "module.self_attn.q.weight" in constants
     weights = dict.fromkeys(constants)
-    assert {*machine_code.check(folder, TARGETS[baked.rows[0]["target"]], {**weights, "module.no.weight": None})} == (
-        constants
-    )
+    assert {
+        *machine_code.check(folder, TARGETS[baked.rows[0]["target"]], "linux", {**weights, "module.no.weight": None})
+    } == (constants)
 
 
 DIES_WHILE_IT_COMPILES = """
@@ -89,6 +100,45 @@ def test_what_is_there_is_not_baked_again_and_what_a_killed_bake_left_goes(baked
     assert not left.exists()
 
 
+needs_mingw = pytest.mark.skipif(shutil.which("x86_64-w64-mingw32-g++") is None, reason="needs mingw-w64")
+
+
+@needs_mingw
+def test_a_graph_for_windows_is_a_dll_that_asks_for_what_windows_has(baked: Baked, tmp_path: Path) -> None:
+    code, rows = baked.windows
+    assert (code, [(row["event"], row["platform"]) for row in rows]) == (0, [("baked", "windows")])
+    folder = Path(rows[0]["folder"])
+    target = next(one for one in Store(baked.home).entries() if one.folder == folder).manifest.key["target"]
+    assert (target["platform"], target["machine"], target["capability"]) == ("windows", "AMD64", "8.6")
+    constants = {one["name"] for one in json.loads((folder / "constants.json").read_text())["constants"]}
+    assert {*machine_code.check(folder, (8, 6), "windows", dict.fromkeys(constants))} == constants
+    with pytest.raises(CompileError, match="none of linux's"):
+        machine_code.check(folder, (8, 6), "linux", {})
+    with zipfile.ZipFile(folder / "graph.aoti") as archive:
+        (library,) = [name for name in archive.namelist() if name.endswith(".so")]
+        (tmp_path / "graph.dll").write_bytes(archive.read(library))
+    command = ["x86_64-w64-mingw32-objdump", "-p", str(tmp_path / "graph.dll")]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    major = str(torch.version.cuda).partition(".")[0]
+    assert {*re.findall(r"DLL Name: (\S+)", told)} == {
+        "torch_cpu.dll", "torch_cuda.dll", f"cudart64_{major}.dll", "nvcuda.dll", "KERNEL32.dll", "msvcrt.dll",
+    }  # fmt: skip
+    assert "aoti_torch_cuda__scaled_dot_product_efficient_attention" in told  # wheels for Windows have no flash
+
+
+def test_a_library_names_no_folder_of_this_machine(baked: Baked) -> None:
+    for row in [*baked.rows, *(getattr(baked, "windows", (0, []))[1])]:
+        with zipfile.ZipFile(Path(row["folder"]) / "graph.aoti") as archive:
+            for name in archive.namelist():
+                data = archive.read(name)
+                named = [
+                    one
+                    for one in (str(Path(torch.__file__).parents[1]), "/tmp", "torchinductor")
+                    if one.encode() in data
+                ]
+                assert not named, f"{name} names {named}"
+
+
 def without_driver(data: bytes) -> bytes:
     return data.replace(b"libcuda.so.1\0", b"libcuda.no.1\0")
 
@@ -106,7 +156,7 @@ def test_code_for_another_machine_is_refused(
             data = made.read(name)
             changed.writestr(name, change(data) if name.endswith(".so") else data)
     with pytest.raises(CompileError, match=re.escape(said)):
-        machine_code.check(tmp_path, capability, {})
+        machine_code.check(tmp_path, capability, "linux", {})
 
 
 def test_a_workflow_names_the_models(baked: Baked, tmp_path: Path) -> None:
@@ -121,7 +171,9 @@ def test_a_workflow_names_the_models(baked: Baked, tmp_path: Path) -> None:
 
 def test_a_target_that_nobody_knows(baked: Baked) -> None:
     code, rows = baked.bake(baked.file, "sm_86,sm_77")
-    assert code == 2 and "sm_77 is no target" in rows[0]["text"]
+    assert code == 2 and "sm_77 is not known" in rows[0]["text"]
+    code, rows = baked.bake(baked.file, "sm_86", "beos")
+    assert code == 2 and "beos is not known" in rows[0]["text"]
 
 
 def test_headers_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from support.edits.edited_host import RULES, record_of
 
 from onegraph.common.errors import CaptureError
 from onegraph.compiler.code import code_record
+from onegraph.compiler.code.code_digest import source_digest
 from onegraph.graph_cache.manifest import CodeRecord
 
 
@@ -56,3 +58,31 @@ def test_a_set_has_one_digest_in_every_process(tmp_path: Path) -> None:
         for seed in ("1", "2", "3")
     }  # fmt: skip
     assert len(digests) == 1
+
+
+SAYS = "def f(x: int, *, scale: float = 2.0) -> int:\n    y: int = x * scale\n    return lambda z: y + z\n"
+SAME = (
+    'def f(x, *, scale=2.0):\n    """What it is."""\n\n    # why\n    y = (x * scale)\n    return lambda z: y + z\n',
+    "def f(x: 'Tensor | None', *, scale: 'float'=2.0):\n  y = x * \\\n     scale\n  return (lambda z: y + z)\n",
+)
+OTHER = (
+    SAYS.replace("x * scale", "x + scale"),
+    SAYS.replace("2.0", "2"),
+    SAYS.replace("y + z", "z + y"),
+    SAYS.replace("return", "x = None; return"),
+    SAYS.replace("*, scale", "scale"),
+)
+
+
+def test_the_digest_of_a_source_is_of_what_it_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest(text: str) -> str:
+        name = f"says_{abs(hash(text))}"
+        (tmp_path / f"{name}.py").write_text(text)
+        function = importlib.import_module(name).f
+        function.__globals__["__name__"] = "says"
+        return source_digest(function)
+
+    monkeypatch.syspath_prepend(tmp_path)
+    wanted = digest(SAYS)
+    assert [digest(text) for text in SAME] == [wanted] * len(SAME)
+    assert wanted not in [digest(text) for text in OTHER]
