@@ -1,7 +1,7 @@
 """Make Windows' Python and torch run here, under wine: `.venv/bin/python tools/windows_env.py`, or `make test-windows`.
 
 build/windows gets CPython's embeddable distribution, whose signature is checked, the wheels that requirements/
-windows.lock names, import libraries for mingw's linker, and a wine prefix. A stamp names what it was made from, so that
+windows.lock names, and a wine prefix. A stamp names what it was made from, so that
 only a change makes it anew. `windows_python` is what runs a script there; the pack is importable as `onegraph`.
 """
 
@@ -26,17 +26,15 @@ FOLDER = ROOT / "build" / "windows"
 SITE = FOLDER / "py" / "Lib" / "site-packages"
 LOCKS = ("windows-python.lock", "windows.lock")
 STUB = ROOT / "tests" / "support" / "windows" / "bcryptprimitives.c"
-COMPILER = "x86_64-w64-mingw32-g++-posix"
+COMPILER = "x86_64-w64-mingw32-g++"
 # Programs, and the Debian packages that have them.
 PROGRAMS = {
     "wine": "wine64 wine",
     COMPILER: "g++-mingw-w64-x86-64-posix",
-    "x86_64-w64-mingw32-dlltool": "binutils-mingw-w64-x86-64",
+    "x86_64-w64-mingw32-dlltool": "mingw-w64-tools",
     "osslsigncode": "osslsigncode",
 }
 SIGNER = "CN=Python Software Foundation"
-# The wheel of torch has no import library of OpenMP's, of which kernels ask these.
-OPENMP = ("omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads", "omp_in_parallel")
 # wine 8 lacks the functions by which OpenMP's library asks for the processors' layout.
 SETTINGS = {"KMP_AFFINITY": "disabled", "KMP_TOPOLOGY_METHOD": "flat", "OMP_NUM_THREADS": "2"}
 
@@ -58,12 +56,10 @@ def set_up() -> None:
     if not (stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted):
         check_torch(sources[1])
         shutil.rmtree(FOLDER, ignore_errors=True)
-        for name in ("py", "lib"):
-            (FOLDER / name).mkdir(parents=True)
+        (FOLDER / "py").mkdir(parents=True)
         unpack_python(FOLDER / "py", sources[0])
         install_wheels(SITE, sources[1])
         finish_python(FOLDER / "py")
-        make_import_libraries(FOLDER / "lib")
         # Python 3.12 wants Windows 8.1, and wine 8 says that it is 7.
         wine("reg", "add", r"HKCU\Software\Wine", "/v", "Version", "/d", "win10", "/f")
         stamp.write_text(wanted, encoding="utf-8")
@@ -120,15 +116,6 @@ def finish_python(target: Path) -> None:
     run("Compiling bcryptprimitives.dll", [COMPILER, "-x", "c", "-shared", "-O1", STUB, "-o", to, "-ladvapi32"])
     (target / "python312._pth").unlink()  # without it packages are imported as everywhere
     (SITE / "onegraph").symlink_to(ROOT, target_is_directory=True)
-
-
-def make_import_libraries(target: Path) -> None:
-    """Put together what mingw's linker links a graph with. Raises SetupError."""
-    for name in ("torch_cpu.lib", "c10.lib"):
-        shutil.copy(SITE / "torch" / "lib" / name, target)
-    names = target / "openmp.def"
-    names.write_text("\n".join(["LIBRARY libiomp5md.dll", "EXPORTS", *OPENMP, ""]), encoding="utf-8")
-    run("Writing OpenMP's library", ["x86_64-w64-mingw32-dlltool", "-d", names, "-l", target / "libiomp5md.dll.a"])
 
 
 def windows_path(path: Path) -> str:
