@@ -47,6 +47,7 @@ def left() -> int:
 
 
 def main() -> None:
+    tempfile.tempdir = tempfile.mkdtemp()  # of this process alone
     results = {}
     with torch.no_grad():
         for folder in map(Path, sys.argv[1:]):
