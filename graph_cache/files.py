@@ -32,6 +32,7 @@ _CANNOT_SYNC = {
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket, a folder
 # Of an open file: no link is followed, no pipe waited for, and no child process has it.
 SAFELY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+_JUNCTION = 0xA0000003  # IO_REPARSE_TAG_MOUNT_POINT
 HAVE_LOCKS = os.name == "posix"  # Windows removes and moves nothing that is open, as a file with a lock is
 # How often, and after how many seconds, for what Windows refuses while somebody has a file open.
 _TRIES, _PAUSE = 20, 0.025
@@ -156,6 +157,11 @@ def discard(path: Path) -> None:
     """Remove a file, where it is there and can be removed. Never raises OSError."""
     with contextlib.suppress(OSError):
         path.unlink()
+
+
+def is_plain_folder(status: os.stat_result) -> bool:
+    """Tell whether a status that follows no links is a folder's, and not that of a junction, which leads elsewhere."""
+    return stat.S_ISDIR(status.st_mode) and getattr(status, "st_reparse_tag", 0) != _JUNCTION
 
 
 def is_own(path: Path) -> bool:

@@ -129,7 +129,9 @@ def wine(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     environ |= {"WINEPREFIX": str(FOLDER / "prefix"), "WINEDEBUG": "-all", **SETTINGS}
     environ |= {"PYTHONPYCACHEPREFIX": windows_path(FOLDER / "pycache"), **variables}
     # Pipes, for wine makes no handle that Python takes of /dev/null or of a file without a name.
-    return subprocess.run(["wine", *words], env=environ, input=b"", capture_output=True, check=False)
+    # The mask closes what is made to others, as a user's profile is on Windows: wine makes access lists of modes.
+    command = ["wine", *words]
+    return subprocess.run(command, env=environ, input=b"", capture_output=True, umask=0o077, check=False)
 
 
 def windows_python(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
