@@ -79,9 +79,9 @@ def open_regular(path: Path) -> BinaryIO:
         raise IrregularFileError(errno.ELOOP, os.strerror(errno.ELOOP))
     try:
         handle = os.open(path, os.O_RDONLY | SAFELY)
-    except OSError:
+    except OSError as error:
         if os.name == "nt" and path.is_dir():  # which Windows calls forbidden
-            error = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            raise IrregularFileError(errno.EISDIR, os.strerror(errno.EISDIR)) from error
         if error.errno in _NO_FILE:
             raise IrregularFileError(error.errno, error.strerror) from error
         raise
