@@ -42,14 +42,6 @@ def test_a_name_ends_in_the_digest_of_the_code(store: Store) -> None:
     assert entry.folder.name.endswith(f"-{key().digest}-{code.digest}")
 
 
-@pytest.mark.skipif(os.name != "nt", reason="other systems take long paths")
-def test_a_name_is_short_where_paths_are(store: Store) -> None:
-    label = "batch 1-4, 512-2048 x 512-2048, any context"
-    code = CodeRecord(python="3.10", functions={"m:f": ("b", "s")}, references={}, methods={})
-    entry = publish(store, NOWHERE, key(dtype="bfloat16"), new=new_entry(label, code))
-    assert entry.folder.name.startswith("batch-1-4-512-20-bfloat16-inductor-") and len(entry.folder.name) == 55
-
-
 @pytest.mark.parametrize(
     ("chosen", "folder"), [("/x/elsewhere", "/x/elsewhere"), ("~/graphs", "/me/graphs"), ("a~b/~", "a~b/~")]
 )
