@@ -25,16 +25,12 @@ PUBLIC = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
 def allow(path: Path, *entries: str) -> None:
     """Give a file or folder a list of these entries, and of this user's own."""
     security: Any = ctypes.WinDLL("advapi32")  # type: ignore[attr-defined]
+    describe = security.ConvertStringSecurityDescriptorToSecurityDescriptorW
     pointer, number = ctypes.c_void_p, ctypes.c_uint32
-    security.ConvertStringSecurityDescriptorToSecurityDescriptorW.argtypes = (
-        ctypes.c_wchar_p,
-        number,
-        pointer,
-        pointer,
-    )
+    describe.argtypes = (ctypes.c_wchar_p, number, pointer, pointer)
     security.SetFileSecurityW.argtypes = (ctypes.c_wchar_p, number, pointer)
     text, described = "".join(["D:", ALL.format(windows_acl._this_user()), *entries]), pointer()
-    assert security.ConvertStringSecurityDescriptorToSecurityDescriptorW(text, 1, ctypes.byref(described), None)
+    assert describe(text, 1, ctypes.byref(described), None)
     assert security.SetFileSecurityW(str(path), 4, described)  # 4: the list alone
 
 
