@@ -110,12 +110,11 @@ def of_digest(names: Iterable[str], digest: str) -> list[str]:
 
 def entry_name(key: GraphKey, manifest: Manifest) -> str:
     """Name an entry's folder: `<shapes>-<dtype>-<backend>-<target>-<key digest>[-<code digest>]`."""
-    of_target = [key.target.get(name, "") for name in ("device", "cpu")]
-    target = "-".join(filter(None, [*of_target, *manifest.at_least.values()]))  # made with several versions of torch
-    label = _slug(manifest.label)
+    label, target = _slug(manifest.label), [key.target.get(name, "") for name in ("device", "cpu")]
     if os.name == "nt":  # a path has 260 characters there, and checkpoints lie deep
-        label, target = label[:_MOST_LABEL].rstrip("-"), ""
-    name = "-".join(filter(None, [label, key.dtype, key.backend, target, key.digest]))
+        label, target = label[:_MOST_LABEL].rstrip("-"), []
+    target += manifest.at_least.values()  # made with several versions of torch
+    name = "-".join(filter(None, [label, key.dtype, key.backend, *target, key.digest]))
     if manifest.code is not None:  # graphs of one key for two versions of the host stand beside each other
         name += f"-{manifest.code.digest}"
     return name

@@ -33,7 +33,7 @@ def pull(home: Path, folder: Path, public: str, cases: Path) -> dict[str, Any]:
     result: dict[str, Any] = {"here": type(store.find(wanted)).__name__}
     store.remotes = Layers(home, [transport.parse(folder.as_uri())], 60.0)
     untrusted = store.take(wanted, NOWHERE)
-    result["untrusted"] = getattr(untrusted, "code", None)
+    result["untrusted"] = getattr(untrusted, "code", "")
     trust(store, public)
     store.remotes = Layers(home, [transport.parse(folder.as_uri())], 60.0)
     taken = store.take(wanted, NOWHERE)
