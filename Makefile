@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-full test-host test-windows fuzz demo lint format clean
+.PHONY: help setup test older-torch test-full test-host test-windows fuzz demo lint format clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -15,7 +15,11 @@ setup:  ## make .venv and fetch a ComfyUI to test against (COMFYUI_PATH=... take
 test: setup  ## ruff, mypy and all tests
 	@$(VENV_PYTHON) tools/run_tests.py
 
-test-full: setup  ## the same with all repetitions and second backends of long tests
+older-torch: setup  ## another torch, for the tests of graphs that several versions run
+	@$(VENV_PYTHON) -m pip install -q --no-deps --require-hashes --upgrade --target build/torch-older -r requirements/older-torch.lock
+	@ln -sfn $$(realpath .venv/lib/python3*/site-packages/nvidia) build/torch-older/nvidia  # CUDA's libraries, which torch loads
+
+test-full: older-torch  ## the same with all repetitions and second backends of long tests
 	@$(VENV_PYTHON) tools/run_tests.py --full
 
 test-host: setup  ## the tests that need ComfyUI, against yours (COMFYUI_PATH=/your/ComfyUI)

@@ -13,7 +13,7 @@ from ..common.version import __version__
 from .bench import bench
 from .doctor import doctor
 from .explain import explain
-from .fleet import collect, mirror, pull, push, withdraw
+from .fleet import collect, mirror, pull, push, show_log, withdraw
 from .graphs import list_graphs, pin, prune, stats, unpin
 from .insert import insert
 from .output import Json, print_json, print_line
@@ -88,4 +88,5 @@ app.command()(push)
 app.command()(pull)
 app.command()(mirror)
 app.command()(withdraw)
+app.command("log")(show_log)
 app.command("gc")(collect)

@@ -14,28 +14,37 @@ from typing import Any, NoReturn
 
 import typer
 
+from . import headers as fetching
+from . import plans
 from .output import print_json, print_line, print_table, size
 
 NOT_ALL = 3
 
 
 def bake_absent(path: Path, targets: str, platforms: str, comfyui: Path | None, as_json: bool) -> NoReturn:
-    """Bake the models that a file or a workflow names. Ends the command: 0 if all graphs are there, else 3.
+    """Bake the models that a file, a workflow or a plan names. Ends the command: 0 if all graphs are there, else 3.
 
     Args:
-        targets: architectures of GPUs, separated by commas.
-        platforms: systems, separated by commas.
+        targets: architectures of GPUs, separated by commas; empty: those of the plan.
+        platforms: systems, separated by commas; empty: those of the plan, or this one's kind, Linux.
     """
     from ..backends import CompilesForAbsent, get
 
+    plan = _plan(path)
+    if plan is not None and plan.absent is not None:
+        targets = targets or ",".join(plan.absent.architectures)
+        platforms = platforms or ",".join(plan.absent.platforms)
+    platforms = platforms or "linux"
     backend = get("inductor")
     assert isinstance(backend, CompilesForAbsent)
     named, systems = _named(targets, backend.absent_devices()), _named(platforms, backend.platforms())
     if comfyui is None or not (comfyui / "main.py").is_file():
         raise typer.BadParameter("ComfyUI is not there; name its folder with --comfyui or COMFYUI_PATH.")
-    rows: list[dict[str, Any]] = []
-    for target, system in itertools.product(named, systems):
-        task = {"comfyui": str(comfyui.resolve()), "file": str(path.resolve()), "target": target, "platform": system}
+    rows, headers = list[dict[str, Any]](), list[dict[str, str]]()
+    files = [path] if plan is None else [*_fetched(plan, path.parent, headers, as_json)]
+    rows += [{"target": "", "platform": "", **one} for one in headers if "event" in one]
+    for file, target, system in itertools.product(files, named, systems):
+        task = {"comfyui": str(comfyui.resolve()), "file": str(file.resolve()), "target": target, "platform": system}
         for event in _events(task):
             row = {"target": target, "platform": system, **event}
             rows.append(row)
@@ -43,10 +52,45 @@ def bake_absent(path: Path, targets: str, platforms: str, comfyui: Path | None, 
                 print_line(_line(row))
     failed = any(row["event"] == "failed" for row in rows)
     if as_json:
-        print_json({"graphs": rows})
+        print_json({"graphs": rows, "headers": [one for one in headers if "event" not in one]})
     elif rows:
         _report(rows)
     raise typer.Exit(NOT_ALL if failed else 0)
+
+
+def _plan(path: Path) -> plans.Plan | None:
+    """Read a plan; None for another file."""
+    try:
+        plan = plans.read(path) if path.suffix == ".toml" else None
+    except (plans.PlanError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    if plan is not None and plan.absent is None:
+        raise typer.BadParameter(f"{path.name} is a plan for a fleet, which is baked without --target.")
+    return plan
+
+
+def _fetched(plan: plans.Plan, folder: Path, headers: list[dict[str, str]], as_json: bool) -> Iterator[Path]:
+    """The files of a plan's models, or what is read of them; of each that is fetched, or cannot be, a row."""
+    from ..graph_cache.layout import user_folder
+
+    for bake in plan.bake:
+        url = fetching.url_of(bake.model)
+        file = folder / (bake.model.rpartition("/")[2] if url else bake.model)
+        row = {"model": file.name, "name": bake.name}
+        try:
+            if not file.is_file():
+                if not url:
+                    raise OSError(f"{file} does not exist. Copy it there, or name its address in the plan.")
+                file, row["sha256"] = fetching.fetch(url, user_folder() / "headers", bake.sha256, bake.dtype)
+                headers.append(row)
+                if not (bake.sha256 or as_json):
+                    print_line(f'header  {file.name}: sha256 = "{row["sha256"]}"')
+        except (fetching.HeaderNotFetchedError, OSError) as error:
+            headers.append({"event": "failed", **row, "text": str(error)})
+            if not as_json:
+                print_line(f"failed  {file.name}: {error}")
+            continue
+        yield file
 
 
 def _named(text: str, known: Sequence[str]) -> list[str]:

@@ -1,7 +1,8 @@
-"""Commands on remote stores: `onegraph push`, `pull`, `mirror`, `withdraw` and `gc`. None of them imports torch."""
+"""Commands on remote stores: `push`, `pull`, `mirror`, `withdraw`, `log` and `gc`. None of them imports torch."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,6 +177,63 @@ def _in_store(remote: Remote, public: str, name: str) -> dict[str, str]:
         if one is not None and len(name) >= 8 and (key.startswith(name) or one.digest.startswith(name)):
             texts[one.digest] = key[:12]
     return texts
+
+
+def show_log(
+    store: Where,
+    publisher: Annotated[
+        str, typer.Option(help="A trusted publisher, by the name that you gave, or any by the public key; else all.")
+    ] = "",
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Forget what you saw of it before: its publisher told you of a new log.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List what publishers published in a remote store and withdrew from it, and tell whether that log is whole.
+
+    Exit code 1 if a line was changed or left out, or if it does not go on from what you saw of it before.
+    """
+    from ..common.reasons import PublisherNotTrusted, Reason, StoreLog
+    from ..graph_cache.layout import user_folder
+    from ..graph_cache.sources import published_log
+    from ..graph_cache.sources.records import Publisher
+    from ..graph_cache.sources.remote import in_order
+    from ..graph_cache.sources.transport import StoreError
+
+    home, remote, rows, ok = user_folder(), existing(store), list[dict[str, Any]](), True
+    with plain_errors("read the log"):
+        named = [one for one in in_order(trusted_publishers(home)) if publisher in ("", one.name, one.key)]
+        if publisher and not named and re.fullmatch("[0-9a-f]{64}", publisher):
+            named = [Publisher(publisher[:12], publisher)]
+        if publisher and not named:
+            refuse(PublisherNotTrusted(publisher))
+        for one in named:
+            wrong: Reason | None = None
+            if accept:
+                published_log.forget(home, remote, one.key)
+            try:
+                published_log.look(remote, one, home)
+            except StoreError as error:
+                if not isinstance(error.reason, StoreLog):
+                    raise
+                wrong, ok = error.reason, False
+            data = remote.read(published_log.log_name(one.key), published_log.MOST_BYTES)
+            log, _ = published_log.read(data or b"", remote.label, one)
+            lines = [line.model_dump(include={"number", "what", "key", "manifest"}) for line in log.entries]
+            whole = f"{len(lines)} lines, whole, head {log.digests[-1]}" if data else "no log"
+            code, text = (wrong.code, wrong.text) if wrong else ("", whole)
+            row = {"publisher": one.name, "key": one.key, "lines": lines, "head": log.digests[-1]}
+            rows.append({**row, "code": code, "text": text})
+    texts = [
+        text
+        for row in rows
+        for text in (
+            *(f"{one['number']}  {one['what']}  {one['key'][:12]}  {one['manifest'][:12]}" for one in row["lines"]),
+            f"{row['publisher']}: {row['text']}",
+        )
+    ]
+    print_either(as_json, {"logs": rows}, *texts, *([] if rows else ["0 publishers trusted"]))
+    raise typer.Exit(0 if ok else 1)
 
 
 def collect(

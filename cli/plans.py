@@ -44,10 +44,27 @@ class Target(Strict):
     expect: dict[str, list[str]] = {}
 
 
-class Bake(Strict):
-    """What is run so that its graphs are compiled.
+class Absent(Strict):
+    """The GPUs that models are baked for, which no machine of the plan has.
 
     Attributes:
+        architectures: such as `sm_86`.
+        platforms: `linux`, `windows`.
+    """
+
+    architectures: list[str] = Field(min_length=1)
+    platforms: list[str] = ["linux"]
+
+
+class Bake(Strict):
+    """What is run so that its graphs are compiled; or a model of which the header is read, for `[absent]` GPUs.
+
+    Attributes:
+        model: a file, by its path beside the plan; or by an address, `hf://OWNER/NAME/FILE` or one of http, of which
+            the header is fetched unless such a file is beside the plan.
+        name: of the model, for people.
+        dtype: in which most of the model is, as safetensors names it; empty: any.
+        sha256: of what is read of it, as the first bake prints it; empty: any.
         workflow: in ComfyUI's API format, a path beside the plan; it is sent along.
         call: a function of a module that the machines have, as `module:function`, which is given one of `arguments`.
         sizes: width x height for the workflow's empty latents, one bake for each.
@@ -58,6 +75,10 @@ class Bake(Strict):
         expect: what a field of the graphs' keys may be, such as `{ component = ["unet"], dtype = ["float16"] }`.
     """
 
+    model: str = ""
+    name: str = ""
+    dtype: str = ""
+    sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
     workflow: str = ""
     call: str = ""
     arguments: list[dict[str, Any]] = []
@@ -70,8 +91,8 @@ class Bake(Strict):
 
     @model_validator(mode="after")
     def _has_one(self) -> Bake:
-        if bool(self.workflow) == bool(self.call):
-            raise ValueError("a [[bake]] has either a workflow or a call")
+        if [bool(self.workflow), bool(self.call), bool(self.model)].count(True) != 1:
+            raise ValueError("a [[bake]] has either a workflow, a call or a model")
         if self.call and re.fullmatch(CALL, self.call) is None:
             raise ValueError(f"{self.call!a} is no call; write it like package.module:function")
         wrong = next((size for size in self.sizes if not re.match(SIZE, size)), None)
@@ -81,13 +102,23 @@ class Bake(Strict):
 
 
 class Plan(Strict):
-    """A plan, as in its file."""
+    """A plan, as in its file: of what a fleet runs, or of models for absent GPUs."""
 
-    store: str
+    store: str = ""
     publisher: str = ""
     retries: int = Field(default=3, ge=0)
     target: list[Target] = [Target()]
+    absent: Absent | None = None
     bake: list[Bake] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> Plan:
+        models = [bool(bake.model) for bake in self.bake]
+        if any(models) != (self.absent is not None) or any(models) != all(models):
+            raise ValueError("models are in a plan of their own, which has [absent]")
+        if self.absent is None and not self.store:
+            raise ValueError("it names no store")
+        return self
 
 
 class Item(Strict):

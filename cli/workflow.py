@@ -76,7 +76,9 @@ def bake(
     target: Annotated[
         str, typer.Option(help="For GPUs that need not be here, such as sm_86,sm_90: of models, without their weights.")
     ] = "",
-    platform: Annotated[str, typer.Option(help="With --target, the systems: linux, windows, or both.")] = "linux",
+    platform: Annotated[
+        str, typer.Option(help="With --target, the systems: linux, windows, or both; else Linux, or the plan's.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Compile everything that a workflow needs, without rendering: two steps of each sampler, nothing saved.
@@ -88,12 +90,14 @@ def bake(
     if it was stopped. A plan is baked on a Ray cluster, and its graphs are put into a remote store.
     A plan runs code: bake only plans you trust.
 
-    With --target, the diffusion models that a workflow names are baked for other machines with this torch or a newer
-    one, this ComfyUI and such GPUs. Their headers are read, nothing is run, and no GPU is needed.
+    With --target, the diffusion models and VAEs that a workflow names are baked for machines with such GPUs, this torch
+    or a newer one, and this ComfyUI. Their headers are read, nothing is run, and no GPU is needed.
     """
-    if target:
+    if target or (workflow.suffix == ".toml" and _is_of_models(workflow)):
         from .bake_absent import bake_absent
 
+        if dry_run:
+            raise typer.BadParameter("--dry-run is of plans for a fleet; leave it out.")
         bake_absent(workflow, target, platform, comfyui, as_json)
     if workflow.suffix == ".toml":
         from .bake_plan import bake_plan
@@ -102,6 +106,16 @@ def bake(
     options = [*(["--cpu"] if cpu else []), *(option or [])]
     answer = _ask(workflow, "bake", comfyui, server, options, size or [], as_json)
     _report(answer, "bake", as_json)
+
+
+def _is_of_models(path: Path) -> bool:
+    """Tell whether a plan is of models for absent GPUs. What is wrong with one is told when it is baked."""
+    from . import plans
+
+    try:
+        return plans.read(path).absent is not None
+    except (plans.PlanError, OSError):
+        return False
 
 
 def explain_workflow(

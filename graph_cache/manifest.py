@@ -49,12 +49,14 @@ class CodeRecord(Strict):
 
     Attributes:
         python: version whose bytecode was digested, e.g. `3.10`.
+        torch: version whose functions are among them, e.g. `2.14`.
         functions: `module:path` of each function that ran -> digests of its bytecode and of its source text.
         references: `module:path` of each name that they use -> what it stood for.
         methods: `module:Class.method` -> the class that answers for it, for the classes of the model's modules.
     """
 
     python: str
+    torch: str = ""
     functions: dict[str, tuple[str, str]]
     references: dict[str, str]
     methods: dict[str, str]

@@ -109,6 +109,40 @@ class StoreReadOnly(RemoteStore):
     detail: str
 
 
+class StoreLog(RemoteStore):
+    """The log of what a publisher published is not as the publisher wrote it, or as this user saw it before."""
+
+    sentence = "the store {store} has no log of {publisher} that may be believed"
+    publisher: str
+
+
+class StoreLogMissing(StoreLog):
+    sentence = "the store {store} had a log of what {publisher} published, and has none any more"
+
+
+class StoreLogNotSigned(StoreLog):
+    sentence = "the store {store} has a log of what {publisher} published that {publisher} did not sign"
+
+
+class StoreLogBroken(StoreLog):
+    sentence = "the store {store} has a log of what {publisher} published whose line {number} was changed or left out"
+    number: int
+
+
+class StoreLogOlder(StoreLog):
+    sentence = "the store {store} shows {lines} lines of what {publisher} published, and showed {seen} before"
+    lines: int
+    seen: int
+
+
+class StoreLogForked(StoreLog):
+    sentence = "the store {store} shows another log of what {publisher} published than before"
+
+
+class StoreGraphNotLogged(StoreLog):
+    sentence = "the store {store} gave a graph that is not in the log of what {publisher} published"
+
+
 class GraphWithdrawn(Untrusted):
     sentence = "the cached graph was withdrawn by its publisher {publisher}"
     publisher: str

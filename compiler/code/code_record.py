@@ -22,7 +22,7 @@ import torch
 
 from ...common.config_text import describe
 from ...common.errors import CaptureError
-from ...common.torch_private import tables
+from ...common.torch_private import tables, version
 from ...graph_cache.manifest import CodeRecord
 from ..blocks.attention import StandIn
 from .code_digest import (
@@ -273,6 +273,7 @@ def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> C
         methods.add(name)  # a class that is derived from it may have a value of its own later
     return CodeRecord(
         python=PYTHON,
+        torch=".".join(map(str, version())),
         functions=functions,
         references=references,
         methods=_defining_classes(module, sorted(methods | {*_CALLING})),

@@ -11,12 +11,12 @@ from blake3 import blake3
 from pydantic import BaseModel, ValidationError
 
 from ...common.errors import in_brief
-from ...common.reasons import Reason, StoreBadName, StoreBadRecord, StoreWrongBytes, StoreWrongSignature
+from ...common.reasons import Reason, StoreBadName, StoreBadRecord, StoreLog, StoreWrongBytes, StoreWrongSignature
 from ..disk.listing import made_for_another
 from ..manifest import Manifest
 from ..store import Store
 from ..trust import withdrawals
-from . import records
+from . import published_log, records
 from .pushing import Progress, write_index
 from .records import Publisher
 from .remote import Shelf
@@ -25,8 +25,8 @@ from .transport import Patience, Remote, StoreError
 
 _COPY_SECONDS = 60.0  # of one file
 _MOST_BYTES = {  # of the files of each folder, in the order in which a mirror writes them
-    "withdrawn": withdrawals.MOST_BYTES, "objects": 8 << 30, "graphs": records.MOST_BYTES,
-    "records": records.MOST_BYTES, "index": records.MOST_INDEX_BYTES,
+    "withdrawn": withdrawals.MOST_BYTES, "objects": 8 << 30, "log": published_log.MOST_BYTES,
+    "graphs": records.MOST_BYTES, "records": records.MOST_BYTES, "index": records.MOST_INDEX_BYTES,
 }  # fmt: skip
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -52,11 +52,14 @@ def pull(
     """
     local_manifests = {entry.text for entry in store.entries()}
     shelf = Shelf(remote, publisher)
-    withdrawn = shelf.withdrawn(store.home)
+    withdrawn, log = shelf.withdrawn(store.home), None
     for key in shelf.listed():
         try:
             record = shelf.record(key)
-            for _, graph in shelf.graphs(record, withdrawn) if record is not None else ():  # else removed meanwhile
+            if record is None:  # removed meanwhile
+                continue
+            log = shelf.log(record, store.home, log)
+            for _, graph in shelf.graphs(record, withdrawn, log):
                 if isinstance(graph, Reason):
                     yield Transfer(key[:12], "left out", reason=graph)
                 elif not fits(graph.manifest):
@@ -108,6 +111,8 @@ def mirror(source: Remote, target: Remote, progress: Progress | None = None) -> 
             if one is None or not name.startswith(f"{folder}/"):
                 yield Transfer(name, "left out", reason=StoreBadName(source.label, name[:100]))
                 continue
+            if one.kind == "line":  # the log has it
+                continue
             if one.kind == "object" and in_target.get(name, (-1, 0.0))[0] == size:
                 yield Transfer(name, "there already")
                 continue
@@ -127,6 +132,13 @@ def mirror(source: Remote, target: Remote, progress: Progress | None = None) -> 
                 withdrawn.setdefault(one.publisher, {}).update(listed)
                 if not right:
                     yield Transfer(name, "left out", reason=StoreWrongSignature(source.label, one.publisher[:12]))
+            elif folder == "log":
+                try:
+                    yield copied(name, _mirror_log(data, source, target, one.publisher))
+                except StoreError as error:
+                    if not isinstance(error.reason, StoreLog):
+                        raise
+                    yield Transfer(name, "left out", reason=error.reason)
             elif folder == "index":
                 indexed.append(one.publisher)
             elif name in in_target and target.read(name, len(data)) == data:
@@ -139,6 +151,16 @@ def mirror(source: Remote, target: Remote, progress: Progress | None = None) -> 
                 yield copied(records.withdrawn_name(public), records.write_withdrawals(target, public, lines))
         for public in indexed:
             yield copied(records.index_name(public), write_index(target, public))
+
+
+def _mirror_log(data: bytes, source: Remote, target: Remote, public: str) -> int:
+    """Add to a log what another store has beyond it; bytes written. Raises StoreError, NoCryptographyError."""
+    log, wrong = published_log.read(data, source.label, Publisher(public[:12], public))
+    if wrong is not None:
+        raise StoreError(wrong)
+    writer = published_log.LogWriter(target, public)
+    writer.current(log)
+    return writer.publish()
 
 
 # Garbage --------------------------------------------------------------------------------------------------------

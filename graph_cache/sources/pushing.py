@@ -1,7 +1,7 @@
 """Putting graphs into a remote store under a publisher's key. Idempotent, and nobody who pushes meanwhile loses any.
 
-Objects come first, named by their digests; then one signed file for each graph of a key; then the key's record, which
-is made of all those files (`Remote.remake`).
+Objects come first, named by their digests; then the graph's line in the log, so that no reader sees a graph without;
+then one signed file for each graph of a key; then the key's record, which is made of all those files (`Remote.remake`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..trust import ed25519, publishers, withdrawals
 from ..trust.withdrawals import Withdrawal
 from . import records
 from .exporting import why_not
+from .published_log import Event, LogWriter
 from .records import Index, PublishedUse, Publisher, Record, RemoteGraph
 from .source import Transfer, parse
 from .transport import Remote
@@ -54,6 +55,7 @@ class Pusher:
         self._private = private
         self.public = ed25519.public_key(private)
         self._withdrawn: frozenset[str] | None = None
+        self._log = LogWriter(remote, self.public, home)
 
     def has(self, entry: Entry) -> bool:
         """Tell whether the key's record names a graph already, which is not taken back. Raises StoreError, OSError."""
@@ -92,6 +94,7 @@ class Pusher:
         signature = publishers.sign(self._private, text)
         graph = RemoteGraph(manifest=digest, bytes=len(text), signature=signature.value, first_uses=first_uses)
         one = Record(publisher=self.public, key=key, graphs=(graph,))
+        self._log.append(self._private, [("published", key, digest)])
         name = records.graph_name(self.public, key, digest)
         published = self._read(name, key)
         if published is None or (first_uses and published.graphs != one.graphs):
@@ -118,7 +121,8 @@ class Pusher:
     def withdraw(self, manifests: Iterable[str] = ()) -> frozenset[str]:
         """Take graphs back: workers refuse them from their next look at the store.
 
-        Those that were taken back before are, too, whichever store lost or never had them.
+        Those that were taken back before are, too, whichever store lost or never had them. The log has a line then for
+        each, and for all graphs that the store has, such as those that an older version pushed.
 
         Returns:
             All that the publisher has taken back.
@@ -145,7 +149,21 @@ class Pusher:
             for key in sorted(keys):
                 self.write_record(key)
         self._withdrawn = frozenset(lines)
+        self._log.append(self._private, [*self._unlogged()])
         return self._withdrawn
+
+    def _unlogged(self) -> Iterator[Event]:
+        """What the log lacks of what the store has. Raises StoreError."""
+        log = self._log.current()
+        done = {*log.published, *self._taken_back()}
+        for name in self._remote.list(f"graphs/{self.public}"):
+            graph, key = records.named(name), name.split("/")[-2]
+            if graph is not None and graph.digest not in done:
+                signed = self._read(name, key)
+                if signed is not None and graph.digest in {one.manifest for one in signed.graphs}:
+                    yield "published", key, graph.digest
+        for manifest in sorted(log.published.keys() & self._taken_back()):
+            yield "withdrawn", log.published[manifest], manifest
 
     def write_index(self) -> None:
         """Tell readers that cannot list which keys there are. Raises StoreError."""

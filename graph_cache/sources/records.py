@@ -6,6 +6,7 @@
     withdrawn/<publisher>.json               all of those, for readers that cannot list
     graphs/<publisher>/<ab>/<key>/<manifest>.json    one graph for a key: what records are made of by whoever pushes
     index/<publisher>.json                   the keys, for readers that cannot list
+    log/<publisher>.jsonl                    what was published and withdrawn, in order: see `published_log`
 
 A publisher is named by the public key, a key by blake3 of all its fields. So each name in a store is made of what was
 asked for or signed, and a store can be copied file by file. Withdrawals have a file each, so that machines which write
@@ -45,6 +46,8 @@ _NAMES = {
     "withdrawal": f"withdrawn/(?P<publisher>{_HEX})/(?P<digest>{_HEX})\\.json",
     "withdrawals": f"withdrawn/(?P<publisher>{_HEX})\\.json",
     "index": f"index/(?P<publisher>{_HEX})\\.json",
+    "line": f"log/(?P<publisher>{_HEX})/[0-9]{{8}}\\.json",
+    "log": f"log/(?P<publisher>{_HEX})\\.jsonl",
 }
 
 

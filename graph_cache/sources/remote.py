@@ -1,8 +1,9 @@
 """Remote stores as a source of graphs: each is verified while it is fetched, and found in the home ever after.
 
 1. The record of a trusted publisher for the key is one request. It is parsed once its signature is found right.
-2. The manifest is that of its digest, signed by the same publisher, for the very key that was asked for.
-3. The files go into a folder that is closed to others, each compared with the size and digest in the manifest.
+2. The publisher's log, one more request, has a line for the graph, and goes on from what this user saw of it before.
+3. The manifest is that of its digest, signed by the same publisher, for the very key that was asked for.
+4. The files go into a folder that is closed to others, each compared with the size and digest in the manifest.
 
 Nothing is asked for by a name that the store gave: names are made of digests that were signed. A store that is slow,
 gone or lying costs one bounded wait, and is then left alone for a while. One look-up gives one reason.
@@ -31,7 +32,8 @@ from ..key import key_digest
 from ..manifest import MANIFEST_FILE, FileRecord
 from ..trust import ed25519, withdrawals
 from ..trust.publishers import Publishers, PublisherSignature
-from . import records, transport
+from . import published_log, records, transport
+from .published_log import Log
 from .records import Index, Publisher, Record, RemoteGraph
 from .source import Taken, Wanted, verify
 from .transport import Address, Patience, Remote, StoreError
@@ -82,6 +84,24 @@ class Shelf:
             raise StoreError(reasons.StoreWrongSignature(self.remote.label, self.publisher.name))
         return withdrawn
 
+    def log(self, record: Record, home: Path, seen: Log | None = None) -> Log | None:
+        """Return the log of what the publisher published: one request, and none where one that was seen has all graphs.
+
+        None: there is no log, and never was.
+
+        Args:
+            seen: what this process saw last.
+        """
+        if seen is not None and all(one.manifest in seen.published for one in record.graphs):
+            return seen
+        try:
+            log = published_log.look(self.remote, self.publisher, home, self.patience)
+        except ed25519.NoCryptographyError as error:
+            raise StoreError(reasons.NeedsCryptography()) from error
+        with contextlib.suppress(OSError):
+            withdrawals.remember(home, self.publisher.key, log.withdrawn if log is not None else ())
+        return log
+
     def listed(self) -> list[str]:
         """List the digests of the keys that there are graphs for."""
         remote, public = self.remote, self.publisher.key
@@ -95,11 +115,15 @@ class Shelf:
             wrong: Reason = reasons.StoreBadRecord(remote.label, in_brief(error, 80))
             raise StoreError(wrong if bad is None else reasons.StoreBadName(remote.label, bad[:100])) from error
 
-    def graphs(self, record: Record, withdrawn: frozenset[str]) -> Iterator[tuple[RemoteGraph, SignedGraph | Reason]]:
+    def graphs(
+        self, record: Record, withdrawn: frozenset[str], log: Log | None
+    ) -> Iterator[tuple[RemoteGraph, SignedGraph | Reason]]:
         """Read and verify the manifests that a record names, one request each; or tell why one is refused."""
         for one in record.graphs:
-            if one.manifest in withdrawn:
+            if one.manifest in withdrawn or (log is not None and one.manifest in log.withdrawn):
                 yield one, reasons.StoreGraphWithdrawn(self.remote.label, self.publisher.name)
+            elif log is not None and log.published.get(one.manifest) != record.key:
+                yield one, reasons.StoreGraphNotLogged(self.remote.label, self.publisher.name)
             else:
                 text = self._object(MANIFEST_FILE, FileRecord(bytes=one.bytes, blake3=one.manifest))
                 yield one, self._verified(text, one.signature, record.key)
@@ -151,6 +175,7 @@ class _Layer:
         resting: until when it is not asked, by the monotonic clock, and why.
         missed: until when it is not asked for a key, and why what it gave was refused, if it gave anything.
         withdrawn: by publisher, until when what is known as taken back is not read anew.
+        logs: by publisher, what was seen last.
     """
 
     remote: Remote | None
@@ -159,6 +184,7 @@ class _Layer:
     rest: float = FIRST_REST
     missed: dict[str, tuple[float, Reason | None]] = field(default_factory=dict)
     withdrawn: dict[str, float] = field(default_factory=dict)
+    logs: dict[str, Log | None] = field(default_factory=dict)
 
 
 class Layers:
@@ -208,7 +234,9 @@ class Layers:
         record = shelf.record(wanted.digest)
         if record is None:
             return None
-        for listed, graph in shelf.graphs(record, self._taken_back(layer, shelf)):
+        withdrawn, public = self._taken_back(layer, shelf), shelf.publisher.key
+        layer.logs[public] = shelf.log(record, self._home, layer.logs.get(public))
+        for listed, graph in shelf.graphs(record, withdrawn, layer.logs[public]):
             if isinstance(graph, Reason):
                 refused = refused or graph
             elif (objection := wanted.differs(graph.manifest)) is not None:

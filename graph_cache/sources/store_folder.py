@@ -66,8 +66,12 @@ class Folder:
                         files[name] = {}
         return files
 
-    def pipe_file(self, name: str, data: bytes) -> None:
-        """Write a file that others may read, in one step, in place of a link of that name, too."""
+    def pipe_file(self, name: str, data: bytes, mode: str = "overwrite") -> None:
+        """Write a file that others may read, in one step, in place of a link of that name, too.
+
+        Args:
+            mode: `create`: unless there is anything of that name, which raises FileExistsError.
+        """
         Path(self._root).mkdir(parents=True, exist_ok=True)
         with self._opened(name, make=True) as (handle, at):
             temporary = f"{at}.writing-{secrets.token_hex(8)}"
@@ -79,12 +83,11 @@ class Folder:
                     file.write(data)
                     file.flush()
                     sync(new)
-                final = at + posixpath.basename(name)
-                despite_readers(lambda: os.replace(temporary, final, src_dir_fd=handle, dst_dir_fd=handle))
-            except BaseException:
+                move, final = os.link if mode == "create" else os.replace, at + posixpath.basename(name)
+                despite_readers(lambda: move(temporary, final, src_dir_fd=handle, dst_dir_fd=handle))
+            finally:  # it has its name by now, or is of no use
                 with contextlib.suppress(OSError):
                     os.unlink(temporary, dir_fd=handle)
-                raise
 
     def rm_file(self, name: str) -> None:
         """Remove a file, or a link."""

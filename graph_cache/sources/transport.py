@@ -193,11 +193,11 @@ class Remote:
 
         return self._within(ask, patience, _LISTING_SECONDS) or {}
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file in one step, over one that is there. Raises StoreError."""
+    def write(self, name: str, data: bytes, **mode: str) -> None:
+        """Write a file in one step, over one that is there; with mode="create" where none is. Raises StoreError."""
         path, seconds = self._path(name), len(data) / BYTES_PER_SECOND
         try:
-            written = self._within(lambda fs, given_up: fs.pipe_file(path, data) or True, None, seconds)
+            written = self._within(lambda fs, given_up: fs.pipe_file(path, data, **mode) or True, None, seconds)
         except StoreError as error:
             if isinstance(error.reason, reasons.StoreForbidden):
                 raise StoreError(reasons.StoreReadOnly(self.label, "no permission")) from error

@@ -6,7 +6,6 @@ copy's class tells the hook when a text is generated or encoded, and calls of th
 
 from __future__ import annotations
 
-import copy
 import functools
 import threading
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from ..comfyui import contract, model_source
 from ..families.text_blocks import text_models
 from .block_hook import Blocks, HostBlockClient, preload_blocks, start_blocks
 from .component import NodeComponent, eager_text
+from .module_proxy import hooked, unhooked
 from .run import HostRun
 
 Part = Literal["generation", "encoding"]
@@ -138,7 +138,7 @@ class Calls:
 
     def clone(self, *args: Any, **kwargs: Any) -> Any:
         """Clone it as one that came through our node, too: loaders of LoRAs do."""
-        return _with_hook(super().clone(*args, **kwargs), self.onegraph)  # type: ignore[misc]
+        return hooked(super().clone(*args, **kwargs), Calls, self.onegraph)  # type: ignore[misc]
 
 
 def _told(name: str) -> Callable[..., Any]:
@@ -156,35 +156,11 @@ for _name in ("generate", "encode_from_tokens", "encode_from_tokens_scheduled"):
     setattr(Calls, _name, _told(_name))
 
 
-@functools.cache
-def _class_for(clip_class: Any) -> Any:
-    return type(clip_class.__name__, (Calls, clip_class), {"__module__": clip_class.__module__})
-
-
-def _with_hook(clip: Any, hook: ClipHook) -> Any:
-    """Give a CLIP, a fresh copy, a hook."""
-    clip_class: Any = type(clip)
-    if not isinstance(clip, Calls):
-        clip.__class__ = _class_for(clip_class)
-    clip.onegraph = hook
-    return clip
-
-
-def _without_hook(clip: Any) -> Any:
-    """A copy of a CLIP as it was before it came through our node: where the node comes twice, the later one counts."""
-    plain = copy.copy(clip)
-    if isinstance(clip, Calls):
-        classes = type(clip).__mro__
-        plain.__class__ = classes[classes.index(Calls) + 1]
-        del plain.onegraph
-    return plain
-
-
 def compile_clip(
     clip: Any, options: ClipNodeOptions, node_id: str | None = None, dynprompt: Any = None
 ) -> tuple[Any, str]:
     """A copy of a CLIP whose texts run through graphs, and a sentence for the node. Cheap: compiles nothing."""
-    plain = _without_hook(clip)
+    plain = unhooked(clip, Calls)
     if options.backend == "off":
         return plain, "off: texts run eager"
     lacking = contract.refusal("CLIP")
@@ -197,4 +173,4 @@ def compile_clip(
     hook = ClipHook(options, node_id, source)
     hook.preload(plain)
     backend = backend_choice.describe(options.backend, plain.patcher.load_device)
-    return _with_hook(plain, hook), f"ready: {options.parts}, {backend}; starts with the first text"
+    return hooked(plain, Calls, hook), f"ready: {options.parts}, {backend}; starts with the first text"

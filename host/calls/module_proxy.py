@@ -58,6 +58,34 @@ def stand_in(mixin: Any, module: torch.nn.Module, hook: Any) -> torch.nn.Module:
     return proxy
 
 
+@functools.cache
+def _hooked_class(mixin: Any, its_class: Any) -> Any:
+    return type(its_class.__name__, (mixin, its_class), {"__module__": its_class.__module__})
+
+
+def hooked(one: Any, mixin: Any, hook: Any) -> Any:
+    """Have the methods that a mixin puts before those of an object's class ask a hook, `one.onegraph`.
+
+    Args:
+        one: a fresh copy of the host's VAE or CLIP: its own class is exchanged.
+    """
+    its_class: Any = type(one)
+    if not isinstance(one, mixin):
+        one.__class__ = _hooked_class(mixin, its_class)
+    one.onegraph = hook
+    return one
+
+
+def unhooked(one: Any, mixin: Any) -> Any:
+    """A copy of an object as it was before `hooked`: where a node comes twice, the later one counts."""
+    plain_one = copy.copy(one)
+    if isinstance(one, mixin):
+        classes = type(one).__mro__
+        plain_one.__class__ = classes[classes.index(mixin) + 1]
+        del plain_one.onegraph
+    return plain_one
+
+
 def plain(module: Any) -> Any:
     """The module behind a proxy; anything else as it is."""
     return module.onegraph_module if isinstance(module, ModuleProxy) else module

@@ -15,7 +15,7 @@ import torch
 from ...common import reasons
 from ...common.reasons import Reason
 from ...common.refused import Refused
-from ...runtime.family import Arguments, Axis, Input, Tensors
+from ...runtime.family import TENSORS, Arguments, Axis, Input, Tensors
 from ..comfyui.contract import Use, uses
 from ..comfyui.prompt_size import FIRST, Size
 from .family import HostFamily, one_path
@@ -83,7 +83,7 @@ class VaeHalf(HostFamily):
     def read(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors | Refused:
         (x,) = args
         layout = self.laid_out(module)
-        if type(x) is not torch.Tensor or x.ndim != layout.dims:
+        if type(x) not in TENSORS or x.ndim != layout.dims:
             return Refused(reasons.NotImages())
         if layout.dims == 5 and x.shape[2] != 1:
             return Refused(reasons.SeveralFrames(x.shape[2]))

@@ -26,7 +26,7 @@ class AbsentTask:
 
     Attributes:
         comfyui: ComfyUI's folder, whose functions the graphs stand for.
-        file: of a diffusion model or a checkpoint; or a workflow, which names some.
+        file: of a diffusion model, a VAE or a checkpoint; or a workflow, which names some.
         target: the GPU's architecture, such as `sm_90`.
         platform: the system, `linux` or `windows`.
     """
@@ -54,7 +54,7 @@ def bake(task: AbsentTask) -> Iterator[dict[str, Any]]:
 
     files = _models(Path(task.file))
     if not files:
-        text = "it names no diffusion model that is in this ComfyUI's model folders"
+        text = "it names no diffusion model or VAE that is in this ComfyUI's model folders"
         yield {"event": "failed", "model": Path(task.file).name, "text": text}
     for file in files:
         try:
@@ -77,7 +77,7 @@ def _models(path: Path) -> list[Path]:
     found = (
         folder_paths.get_full_path(folder, json.loads(f'"{name}"'))
         for name in dict.fromkeys(names)
-        for folder in ("diffusion_models", "checkpoints")
+        for folder in ("diffusion_models", "checkpoints", "vae")
     )
     return [Path(one) for one in dict.fromkeys(found) if one]
 
@@ -87,6 +87,7 @@ def _baked(file: Path, backend: Any) -> Iterator[dict[str, Any]]:
     import torch
 
     from ...graph_cache.lookup import Hit
+    from ...runtime.calls.requests import COMPONENT as BLOCKS
     from ...runtime.guards import code_guard
     from ...runtime.obtain.registry import registry
 
@@ -94,13 +95,14 @@ def _baked(file: Path, backend: Any) -> Iterator[dict[str, Any]]:
     store.sweep()  # a bake may have been killed
     for request in _requests(file, backend, device):
         began = time.perf_counter()
+        label = request.label if request.key.component == BLOCKS else f"{request.key.component}, {request.label}"
         if isinstance(store.find(request.key.alternatives[-1], code_guard.difference), Hit):
-            yield {"event": "found", "label": request.label}
+            yield {"event": "found", "label": label}
             continue
         with store.staging() as folder:
             entry = _compiled(request, folder, began)
         yield {
-            "event": "baked", "label": request.label, "seconds": round(time.perf_counter() - began, 1),
+            "event": "baked", "label": label, "seconds": round(time.perf_counter() - began, 1),
             "bytes": entry.manifest.bytes, "folder": str(entry.folder),
         }  # fmt: skip
 
@@ -123,7 +125,7 @@ def _compiled(request: Any, folder: Path, began: float) -> Any:
 
 
 def _requests(path: Path, backend: Any, device: Any) -> Iterator[Any]:
-    """What to ask the registry for, for a model whose weights stay in its file."""
+    """What to ask the registry for, for the VAE and the diffusion model of a file, where their weights stay."""
     from ...common.errors import CaptureError
     from ...common.reasons import Reason
     from ...compiler.blocks.repeated import repeated_blocks
@@ -131,18 +133,30 @@ def _requests(path: Path, backend: Any, device: Any) -> Iterator[Any]:
     from ..calls.block_hook import Blocks, HostBlockClient
     from ..calls.component import NodeComponent
     from ..comfyui.options import ModelNodeOptions
-    from ..families import MODELS, family_of
+    from ..families import MODELS, family_of, half_of
+    from ..families.vae import HALVES
     from ..weights import weightless
     from . import absent_calls
 
+    header, source = weightless.read_header(path), ModelSource(path, hash_file(path))
     # As a diffusion model, also of a checkpoint: the host brings the other's parts to the GPU while it loads them.
-    patcher = weightless.load(weightless.read_header(path), checkpoint=False)
-    if patcher is None:
+    vae, patcher = weightless.load_vae(header), weightless.load(header, checkpoint=False)
+    if vae is None and patcher is None:
         raise CaptureError(f"This ComfyUI does not know the model of {path.name}; update it.")
-    module, source = patcher.model.diffusion_model, ModelSource(path, hash_file(path))
+    for half in HALVES if vae is not None else ():
+        found = half_of(vae.first_stage_model, half)
+        why = found if isinstance(found, Reason) else found.refusal(vae.first_stage_model)
+        if not isinstance(found, Reason) and why is None:
+            half_component = NodeComponent(found, None, source, half)
+            yield from _whole(half_component, vae.first_stage_model, vae.patcher, vae, backend)
+        elif why is not None and patcher is None:
+            raise CaptureError(why.text)
+    if patcher is None:
+        return
+    module = patcher.model.diffusion_model
     family = family_of(module, MODELS)
     if not isinstance(family, Reason):
-        yield from _whole(NodeComponent(family, None, source), module, patcher, backend)
+        yield from _whole(NodeComponent(family, None, source), module, patcher, patcher, backend)
         return
     if not repeated_blocks(module):
         raise CaptureError(family.text)
@@ -152,8 +166,8 @@ def _requests(path: Path, backend: Any, device: Any) -> Iterator[Any]:
     yield from absent_calls.block_requests(patcher, client, backend, device)
 
 
-def _whole(component: Any, module: Any, patcher: Any, backend: Any) -> Iterator[Any]:
-    """The requests of a model that is compiled as a whole."""
+def _whole(component: Any, module: Any, patcher: Any, like: Any, backend: Any) -> Iterator[Any]:
+    """The requests of a model that is compiled as a whole. `like`: what its family makes examples of."""
     from ...common.errors import CaptureError
     from ...common.refused import Refused
     from ...common.torch_private import fake_tensor_class
@@ -161,7 +175,7 @@ def _whole(component: Any, module: Any, patcher: Any, backend: Any) -> Iterator[
     from ...runtime.guards.guard_cache import GuardCache
 
     TENSORS.add(fake_tensor_class())
-    examples = functools.partial(component.family.examples, module, patcher, None)
+    examples = functools.partial(component.family.examples, module, like, None)
     with backend.capture_settings():
         requests = [*component.expected(patcher, module, backend.name, examples, GuardCache())]
     for request in requests:

@@ -159,3 +159,16 @@ def load(header: Header, checkpoint: bool) -> Any:
             return comfy.sd.load_diffusion_model_state_dict(tensors, metadata=metadata)
         made = comfy.sd.load_state_dict_guess_config(tensors, output_vae=False, output_clip=False, metadata=metadata)
     return None if made is None else made[0]
+
+
+def load_vae(header: Header) -> Any:
+    """Return the host's VAE of a file, which may be a checkpoint; None where the host finds none in it."""
+    import comfy.sd
+
+    tensors, metadata = dict(header.tensors), dict(header.metadata)
+    with torch.no_grad(), _quiet(), _WithoutWeights():
+        made = comfy.sd.load_state_dict_guess_config(
+            tensors, output_vae=True, output_clip=False, output_model=False, metadata=dict(metadata)
+        )
+        vae = comfy.sd.VAE(sd=dict(header.tensors), metadata=metadata) if made is None else made[2]
+    return vae if getattr(vae, "first_stage_model", None) is not None else None

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ...common.reasons import FunctionReplaced, OtherHostVersion
+from ...common.torch_private import version
 from ...compiler.code.code_digest import (
     PYTHON,
     bytecode_digest,
@@ -131,6 +132,7 @@ class CodeGuard:
         self._record = record
         self._digest = bytecode_digest if record.python == PYTHON else source_digest
         self._which_digest = 0 if record.python == PYTHON else 1
+        self._is_of_this_torch = record.torch in ("", ".".join(map(str, version())))
         self._packages = {name.partition(":")[0].partition(".")[0] for name in record.functions}
         self._names = WatchedNames()
         self._functions: list[FunctionType] = []  # the host's own, which may be changed in place
@@ -210,8 +212,12 @@ class CodeGuard:
     ) -> None:
         """Add a difference where a function is another one. `package`: that it came from, besides the model's own."""
         self._functions += (one for one in unwrap_chain(value) if is_at_home(one))
-        if not is_function(value) or describe_target(value, self._digest) != wanted or not is_at_home(value):
-            differences.append(self._difference_of(full, value, package))
+        if is_function(value) and is_at_home(value):
+            # What a torch promises, another one keeps: its own functions compute the same, however they are written.
+            another = not self._is_of_this_torch and is_defined_in(value, "torch")
+            if another or describe_target(value, self._digest) == wanted:
+                return
+        differences.append(self._difference_of(full, value, package))
 
     def _difference_of(self, full: str, value: Any, library: str = "") -> Difference:
         """Tell a function that was put there at run time from the host's own in another version."""

@@ -21,6 +21,7 @@ from onegraph.graph_cache.lookup import Broken, Miss
 from onegraph.graph_cache.manifest import Manifest
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sources import commands, records
+from onegraph.graph_cache.sources.published_log import LogWriter
 from onegraph.graph_cache.sources.records import Record, RemoteGraph
 from onegraph.graph_cache.sources.remote import Shelf
 from onegraph.graph_cache.sources.source import Taken
@@ -68,8 +69,8 @@ def another_keys_record(world: World) -> None:
     shutil.copy(world.path(records.record_name(world.alice.public, key_digest(OTHER.fields()))), world.record)
 
 
-def another_keys_graph(world: World) -> None:
-    """A record that the publisher signed in error, of a graph of another key."""
+def another_keys_graph_beside_a_log(world: World) -> None:
+    """A record that the publisher signed in error, of a graph of another key, under which the log has it."""
     graph = RemoteGraph(
         manifest=blake3(world.other.text).hexdigest(),
         bytes=len(world.other.text),
@@ -77,6 +78,12 @@ def another_keys_graph(world: World) -> None:
     )
     record = Record(publisher=world.alice.public, key=KEY, graphs=(graph,))
     world.record.write_bytes(records.sign(world.alice.private, record))
+
+
+def another_keys_graph(world: World) -> None:
+    """The same in a store without a log, as older versions made them."""
+    another_keys_graph_beside_a_log(world)
+    shutil.rmtree(world.folder / "log")
 
 
 def strangers_record(world: World) -> None:
@@ -125,6 +132,8 @@ def signed_with(world: World, manifest: Manifest) -> None:
         signature=publishers.sign(world.alice.private, text).value,
     )
     world.path(records.object_name(graph.manifest)).write_bytes(text)
+    writer = LogWriter(remote_of(world.url), world.alice.public)
+    writer.append(world.alice.private, [("published", KEY, graph.manifest)])
     record = Record(publisher=world.alice.public, key=KEY, graphs=(graph,))
     world.record.write_bytes(records.sign(world.alice.private, record))
 
@@ -150,6 +159,7 @@ def a_deep_record(world: World) -> None:
 ATTACKS: dict[Callable[[World], None], str] = {
     another_keys_record: "store_other_key",
     another_keys_graph: "store_other_key",
+    another_keys_graph_beside_a_log: "store_graph_not_logged",
     strangers_record: "store_unknown_publisher",
     strangers_record_under_her_name: "store_wrong_signature",
     a_swapped_file: "store_wrong_bytes",

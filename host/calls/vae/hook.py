@@ -35,13 +35,13 @@ from ....runtime.request import Request, WhenMissing
 from ...comfyui import contract, model_source
 from ...families import Half, VaeHalf
 from ..component import NodeComponent, eager_text, wait_for
-from ..module_proxy import plain, stand_in
+from ..module_proxy import hooked, plain, stand_in, unhooked
 from ..run import HostRun, start_run
 from .by_blocks import VaeBlocks
 from .call import Chunk, EagerRerun, Served, VaeCall, call_bytes, resolve_not_finite
 from .eligibility import changed, halves_of, has_encoder, replaced
 from .finite import gather, not_finite, random_state, recomputed_in_float32, set_random_state
-from .proxy import Calls, VaeProxy, vae_class_for
+from .proxy import Calls, VaeProxy
 from .resolutions import DynamicResolution, ResolutionDecision, sizes_of
 
 log = logging.getLogger("onegraph.host")
@@ -302,11 +302,7 @@ def _without_hook(vae: Any) -> Any:
     module = getattr(vae, "first_stage_model", None)
     if not isinstance(vae, Calls) and not isinstance(module, VaeProxy):
         return vae
-    plain_vae: Any = copy.copy(vae)
-    if isinstance(vae, Calls):
-        classes = type(vae).__mro__
-        plain_vae.__class__ = classes[classes.index(Calls) + 1]
-        del plain_vae.onegraph
+    plain_vae = unhooked(vae, Calls)
     plain_vae.first_stage_model = plain(module)
     return plain_vae
 
@@ -327,10 +323,7 @@ def compile_vae(
         return plain_vae, eager_text(refusals[0])
     source = model_source.source_of(plain_vae.patcher, plain_vae.first_stage_model, dynprompt, node_id)
     hook = VaeHook(halves, options, node_id, source)
-    compiled = copy.copy(plain_vae)
-    vae_class: Any = type(plain_vae)
-    compiled.__class__ = vae_class_for(vae_class)
-    compiled.onegraph = hook
+    compiled = hooked(copy.copy(plain_vae), Calls, hook)
     compiled.first_stage_model = stand_in(VaeProxy, plain_vae.first_stage_model, hook)
     hook.preload(plain_vae, plain_vae.first_stage_model, dynprompt)
     backend = backend_choice.describe(options.backend, plain_vae.device)

@@ -96,9 +96,3 @@ def _told(name: str) -> Callable[..., Any]:
 for _part in ("decode", "encode"):
     for _name in (_part, f"{_part}_tiled", f"{_part}_tiled_", f"{_part}_tiled_3d"):
         setattr(Calls, _name, _told(_name))
-
-
-@functools.cache
-def vae_class_for(vae_class: Any) -> Any:
-    """The class of a VAE that came through our node."""
-    return type(vae_class.__name__, (Calls, vae_class), {"__module__": vae_class.__module__})

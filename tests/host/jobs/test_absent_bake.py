@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from headless import host
+from support.fleet.servers import http_server, ranges
 from support.models import dit_files
 
 from onegraph.backends.inductor import absent_gpu, machine_code
@@ -40,7 +41,8 @@ class Baked:
         self, file: Path, targets: str, platforms: str = "linux", **environ: str
     ) -> tuple[int, list[dict[str, Any]]]:
         command = [sys.executable, "-c", "from onegraph.cli import main; main()", "bake", str(file)]
-        command += ["--target", targets, "--platform", platforms, "--comfyui", str(host.comfyui_path()), "--json"]
+        command += [*(["--target", targets] if targets else []), *(["--platform", platforms] if platforms else [])]
+        command += ["--comfyui", str(host.comfyui_path()), "--json"]
         env = {**os.environ, "ONEGRAPH_HOME": str(self.home), **environ}
         done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
         return done.returncode, json.loads(done.stdout)["graphs"] if done.stdout else [{"text": done.stderr}]
@@ -167,6 +169,32 @@ def test_a_workflow_names_the_models(baked: Baked, tmp_path: Path) -> None:
     code, rows = baked.bake(workflow, "sm_86")
     assert (code, [row["event"] for row in rows]) == (3, ["failed"])
     assert "names no diffusion model" in rows[0]["text"]
+
+
+def test_a_plan_needs_no_weights_and_finds_what_the_file_made(baked: Baked, tmp_path: Path) -> None:
+    """Of the file its header is fetched. The graphs' keys are the same, so that nothing is compiled."""
+    size = baked.file.stat().st_size
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        '[absent]\narchitectures = ["sm_86", "sm_120"]\n'
+        f'[[bake]]\nname = "Wan"\nmodel = "hf://some/where/{baked.file.name}"\ndtype = "F32"\n'
+    )
+    served = tmp_path / "served" / "some" / "where" / "resolve" / "main"
+    served.mkdir(parents=True)
+    shutil.copy(baked.file, served)
+    with http_server(tmp_path / "served") as server:
+        server.fault = ranges
+        code, rows = baked.bake(plan, "", "", HF_ENDPOINT=server.url)
+        asked = len(server.asked)
+    assert (code, [(row["event"], row["target"]) for row in rows]) == (0, [("found", "sm_86"), ("found", "sm_120")])
+    (fetched,) = (baked.home / "headers").rglob("*.safetensors")
+    assert (asked, fetched.stat().st_size) == (2, size)
+    assert fetched.stat().st_blocks * 512 < size / 2
+    code, rows = baked.bake(plan, "sm_90", "linux", HF_ENDPOINT="http://127.0.0.1:9")
+    assert (code, [row["event"] for row in rows]) == (3, ["failed"])
+    shutil.copy(baked.file, tmp_path)  # beside the plan: no network is needed
+    code, rows = baked.bake(plan, "sm_86", "", HF_ENDPOINT="http://127.0.0.1:9")
+    assert (code, [(row["event"], row["target"]) for row in rows]) == (0, [("found", "sm_86")])
 
 
 def test_a_target_that_nobody_knows(baked: Baked) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support.models import dits, quantised
 
 from onegraph import backends
@@ -14,7 +16,8 @@ from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.host.calls.block_hook import Blocks, HostBlockClient
 from onegraph.host.calls.component import NodeComponent
 from onegraph.host.calls.model_hook import ModelNodeOptions, compile_model
-from onegraph.host.jobs import absent_calls
+from onegraph.host.calls.vae.hook import VaeNodeOptions, compile_vae
+from onegraph.host.jobs import absent_bake, absent_calls
 
 SOURCE = ModelSource(None, "0" * 12)
 CPU = torch.device("cpu")
@@ -64,3 +67,42 @@ def test_a_model_that_cannot_be_called_so(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(CaptureError, match="cannot be called without a run"):
         asked_without_a_run(model)
     assert all(not one._forward_pre_hooks for one in model.model.diffusion_model.modules())
+
+
+def vae_file(name: str, folder: Path) -> Path:
+    """A VAE of its usual size, as a file: TAESD, and those of SD and SDXL."""
+    import comfy.taesd.taesd as taesd
+    from comfy.ldm.models.autoencoder import AutoencoderKL
+
+    of_images = {
+        "double_z": True, "z_channels": 4, "resolution": 256, "in_channels": 3, "out_ch": 3, "ch": 128,
+        "ch_mult": [1, 2, 4, 4], "num_res_blocks": 2, "attn_resolutions": [], "dropout": 0.0,
+    }  # fmt: skip
+    module = taesd.TAESD(latent_channels=4) if name == "taesd" else AutoencoderKL(ddconfig=of_images, embed_dim=4)
+    save_file({name: one.contiguous() for name, one in module.state_dict().items()}, folder / f"{name}.safetensors")
+    return folder / f"{name}.safetensors"
+
+
+@pytest.mark.parametrize("name", ["taesd", "kl"])
+def test_the_keys_of_a_vae_are_those_of_a_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import comfy.sd
+
+    path = vae_file(name, tmp_path)
+    with torch.inference_mode():
+        vae = comfy.sd.VAE(sd=load_file(path))
+        without = [request.key.fields() for request in absent_bake._requests(path, backends.get("inductor"), CPU)]
+        asked: list[dict[str, Any]] = []
+        usual = NodeComponent.request
+
+        def request(self: NodeComponent, *args: Any) -> Any:
+            made = usual(self, *args)
+            asked.append(made.key.fields())
+            return made
+
+        monkeypatch.setattr(NodeComponent, "request", request)
+        options = VaeNodeOptions("inductor", "both", "any size", "eager")
+        compiled, _ = compile_vae(vae, options)
+        image = compiled.decode(torch.zeros(1, 4, 8, 8))
+        compiled.encode(image)
+    assert [key["component"] for key in without] == ["vae_decoder", "vae_encoder"]
+    assert without == asked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import re
 import socket
 import struct
 import threading
@@ -91,6 +92,15 @@ def status(code: int) -> Fault:
         return True
 
     return fault
+
+
+def ranges(handler: _Handler, data: bytes | None) -> bool:
+    """Give the part of a file that is asked for, as the Hub does."""
+    asked = re.fullmatch(r"bytes=(\d+)-(\d+)", handler.headers.get("Range", ""))
+    if data is None or asked is None:
+        return False
+    answer(handler, 206, data[int(asked[1]) : int(asked[2]) + 1])
+    return True
 
 
 def silence(handler: _Handler, data: bytes | None) -> bool:

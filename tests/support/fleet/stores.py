@@ -96,4 +96,5 @@ def without_time(worker: Worker) -> None:
     for layer in worker.store.remotes._layers:
         layer.missed.clear()
         layer.withdrawn.clear()
+        layer.logs.clear()
         layer.resting = 0.0

@@ -53,24 +53,24 @@ def test_a_push_that_was_stopped_goes_on(alice: Publisher, tmp_path: Path, monke
     """Whatever write it was stopped at, the next push ends with a whole store, and workers saw nothing half written."""
     write, left = Remote.write, 0
 
-    def counted(self: Remote, name: str, data: bytes) -> None:
+    def counted(self: Remote, name: str, data: bytes, **mode: str) -> None:
         nonlocal left
         left -= 1
         if left < 0:
             raise KeyboardInterrupt
-        write(self, name, data)
+        write(self, name, data, **mode)
 
     monkeypatch.setattr(Remote, "write", counted)
     entries = [alice.make(key(dtype=dtype), content=dtype.encode()) for dtype in DTYPES[:2]]
-    for stop in range(10):  # three files, two manifests, two graphs, two records and an index
+    for stop in range(14):  # three files, two manifests, two lines and twice the log, two graphs, two records, an index
         url, left = (tmp_path / f"remote-{stop}").as_uri(), stop
         with pytest.raises(KeyboardInterrupt):
             alice.push(url, *entries)
         worker = Worker.at(tmp_path / f"early-{stop}", url, trusts=[alice])
-        assert isinstance(worker.fetch(), Taken if stop > 4 else type(None))
+        assert isinstance(worker.fetch(), Taken if stop > 6 else type(None))
         left = 100
         alice.push(url, *entries)
-        assert left == 100 - (10 - stop)
+        assert left == 100 - (14 - stop)
         worker = Worker.at(tmp_path / f"late-{stop}", url, trusts=[alice])
         assert [isinstance(worker.fetch(key(dtype=dtype)), Taken) for dtype in DTYPES[:2]] == [True, True]
 
@@ -165,7 +165,7 @@ def test_a_withdrawal_that_a_store_loses_is_one_line(
 ) -> None:
     made, url = alice.make(), (tmp_path / "remote").as_uri()
     alice.push(url, made)
-    monkeypatch.setattr(Remote, "write", lambda *args: None)
+    monkeypatch.setattr(Remote, "write", lambda *args, **mode: None)
     done = onegraph(alice.store, "withdraw", url, made.folder.name[-12:])
     assert (done.exit_code, done.stdout.count("\n")) == (1, 1), done.stdout
 

@@ -82,8 +82,8 @@ arguments = [{ number = 1 }, { number = 2 }]
     ("text", "why"),
     [
         ("", "bake"),
-        ("[[bake]]\n", "either a workflow or a call"),
-        ('[[bake]]\nworkflow = "txt2img.json"\ncall = "a:b"\n', "either a workflow or a call"),
+        ("[[bake]]\n", "either a workflow, a call or a model"),
+        ('[[bake]]\nworkflow = "txt2img.json"\ncall = "a:b"\n', "either a workflow, a call or a model"),
         ('[[bake]]\nworkflow = "txt2img.json"\nsizes = ["big"]\n', "not a size"),
         ('[[bake]]\ncall = "a:b"\ntargets = ["none"]\n', r"No \[\[target\]\]"),
         *(

@@ -18,7 +18,7 @@ import pytest
 from blake3 import blake3
 from support.fleet import servers
 from support.fleet.servers import BUCKET, Fault, FileServer, http_server, s3_server
-from support.fleet.stores import Publisher, Worker, without_time
+from support.fleet.stores import Publisher, Worker, remote_of, without_time
 from support.store.entries import key, quarantine
 
 from onegraph.common import reasons
@@ -27,7 +27,8 @@ from onegraph.graph_cache.key import key_digest
 from onegraph.graph_cache.layout import BROKEN_PREFIX
 from onegraph.graph_cache.lookup import Hit, Miss
 from onegraph.graph_cache.manifest import Manifest
-from onegraph.graph_cache.sources import records, remote, transport
+from onegraph.graph_cache.sources import published_log, records, remote, transport
+from onegraph.graph_cache.sources.published_log import LogWriter
 from onegraph.graph_cache.sources.remote import Layers
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.sources.transport import Remote
@@ -103,10 +104,10 @@ def test_a_graph_is_fetched_once_and_used_offline(
     assert (found.entry.folder / "graph.aoti").read_bytes() == b"theirs"
     assert found.entry.text == made.text
     assert worker.store.signer.provenance(found.entry) == Trusted("fleet")
-    assert [name.split("/")[0] for name in asked] == ["records", "withdrawn", "objects", "objects", "objects"]
+    assert [name.split("/")[0] for name in asked] == ["records", "withdrawn", "log", "objects", "objects", "objects"]
     for _ in range(2):  # what was not there is not asked for again at once
         assert worker.fetch(key(dtype="bfloat16")) is None
-        assert len(asked) == 7  # for graphs made here, and for those made for all machines of the kind
+        assert len(asked) == 8  # for graphs made here, and for those made for all machines of the kind
     offline = Worker.at(tmp_path / "home")
     assert offline.store.find(key()) == Hit(found.entry)
     assert not list((tmp_path / "home" / ".staging").iterdir())
@@ -117,6 +118,23 @@ def test_a_graph_is_fetched_once_and_used_offline(
     taken = server.take_named(digests[0])
     assert isinstance(taken, Taken) and taken.entry.folder.parents[1] == server.graphs
     assert server.find(key()) == Hit(taken.entry) and server.take_named(64 * "0") is None
+
+
+@pytest.mark.parametrize("where", ["folder", "s3"])
+def test_a_line_of_a_log_is_written_once(
+    where: str, alice: Publisher, url: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """By the first of two machines that would write the same number; the other's line follows it."""
+    if where == "s3":
+        request.getfixturevalue("s3")
+        url = f"s3://{BUCKET}/{tmp_path.name}"
+    writers = [LogWriter(remote_of(url), alice.public) for _ in range(2)]
+    for writer in writers:
+        assert writer.current().lines == []  # by now both would write the first
+    for writer, digit in zip(writers, "ab", strict=True):
+        writer.append(alice.private, [("published", 64 * digit, 64 * digit)])
+    log = LogWriter(remote_of(url), alice.public).current()
+    assert [(one.number, one.manifest[0]) for one in log.entries] == [(1, "a"), (2, "b")]
 
 
 def test_nothing_is_asked_without_a_trusted_publisher(served: FileServer, made: Entry, tmp_path: Path) -> None:
@@ -190,7 +208,7 @@ def test_stores_are_asked_in_order(served: FileServer, made: Entry, alice: Publi
     with http_server(tmp_path / "empty") as first:
         worker = Worker.at(tmp_path / "home", first.url, served.url, trusts=[alice])
         assert isinstance(worker.fetch(), Taken)
-        assert len(first.asked) == 1 and len(served.asked) == 5
+        assert len(first.asked) == 1 and len(served.asked) == 6
 
 
 def test_two_publishers(served: FileServer, url: str, made: Entry, alice: Publisher, tmp_path: Path) -> None:
@@ -225,6 +243,7 @@ def test_names_in_a_store_are_made_of_digests(alice: Publisher, folder: Path, ma
     assert names == files | {
         records.object_name(digest), records.record_name(alice.public, wanted), records.index_name(alice.public),
         records.graph_name(alice.public, wanted, digest),
+        published_log.line_name(alice.public, 1), published_log.log_name(alice.public),
     }  # fmt: skip
 
 

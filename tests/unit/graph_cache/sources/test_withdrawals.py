@@ -96,9 +96,9 @@ def test_a_withdrawal_that_cannot_be_read_back_is_no_success(
 ) -> None:
     write = Remote.write
 
-    def lossy(self: Remote, name: str, data: bytes) -> None:
+    def lossy(self: Remote, name: str, data: bytes, **mode: str) -> None:
         if not (name.startswith("withdrawn/") and name.count("/") in slashes):
-            write(self, name, data)
+            write(self, name, data, **mode)
 
     monkeypatch.setattr(Remote, "write", lossy)
     with pytest.raises(StoreError) as error:

@@ -296,3 +296,23 @@ def test_another_release_of_a_library_is_no_custom_node(host: ModuleType, tmp_pa
 def test_a_pack_whose_name_begins_like_the_hosts_is_foreign(host: ModuleType) -> None:
     assert is_defined_in(host.scaled, "edited_host")
     assert not is_defined_in(host.scaled, "edited")
+
+
+def test_another_torch_has_functions_of_its_own(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that an older torch compiled: torch's own functions may be written otherwise, none may be foreign."""
+    record = record_of(host)
+    of_conv = "torch.nn.modules.conv:Conv1d._conv_forward"
+    of_torch = {name: ("0" * 16, "0" * 16) for name in record.functions if name.startswith("torch.")}
+    assert of_conv in of_torch
+    changed = record.model_copy(update={"functions": {**record.functions, **of_torch}})
+    assert isinstance(CodeGuard(changed).difference(), OtherHostVersion)
+    older = changed.model_copy(update={"torch": "2.9"})
+    live = CodeGuard(older)
+    assert live.difference() is None
+    monkeypatch.setattr(torch.nn.Conv1d, "_conv_forward", foreign)
+    found = live.difference()
+    assert isinstance(found, FunctionReplaced) and found.name == "Conv1d._conv_forward"
+    monkeypatch.undo()
+    of_host = next(name for name in record.functions if name.startswith("edited_host"))
+    other = {**older.functions, of_host: ("0" * 16, "0" * 16)}
+    assert isinstance(CodeGuard(older.model_copy(update={"functions": other})).difference(), OtherHostVersion)
