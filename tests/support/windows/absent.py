@@ -14,7 +14,6 @@ import pytest
 
 # Not `fork` and `statvfs`: the standard library looks whether they are there.
 LACKING = {
-    "chown": "Windows' files have no user and group by number",
     "geteuid": "Windows' users have no numbers",
     "mkfifo": "Windows has no pipes among its files",
     "umask": "Windows' files have no modes",
