@@ -105,7 +105,8 @@ def _backends() -> Iterator[Check]:
     for device in devices:
         if device not in served:
             remedy = "install what one of the backends above names, or import graphs that were compiled elsewhere"
-            yield Check(f"compiling {device}", "problem", f"nothing compiles for {device} here", remedy)
+            state: Literal["note", "problem"] = "note" if os.name == "nt" else "problem"  # where nothing ever does
+            yield Check(f"compiling {device}", state, f"nothing compiles for {device} here", remedy)
 
 
 def _store() -> Iterator[Check]:
@@ -139,7 +140,8 @@ def _store() -> Iterator[Check]:
         return
     refused = key if isinstance(key, Reason) else Signer(home).refused_key()
     if refused is not None:
-        remedy = f"close it with chmod 600, or name a key in {KEY_VARIABLE}"
+        close = "chmod 600" if os.name == "posix" else "icacls"
+        remedy = f"close it with {close}, or name a key in {KEY_VARIABLE}"
         yield Check("signing key", "problem" if isinstance(key, Reason) else "note", refused.text, remedy)
     else:
         text = (
