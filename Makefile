@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test older-torch test-full test-host fuzz demo lint format clean
+.PHONY: help setup test older-torch test-full test-host test-windows fuzz demo lint format clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -24,6 +24,10 @@ test-full: older-torch  ## the same with all repetitions and second backends of 
 
 test-host: setup  ## the tests that need ComfyUI, against yours (COMFYUI_PATH=/your/ComfyUI)
 	@$(VENV_PYTHON) tools/test_host.py
+
+test-windows: setup  ## load graphs by Windows' Python under wine (Debian's wine, mingw and osslsigncode)
+	@$(VENV_PYTHON) tools/windows_env.py
+	@$(VENV_PYTHON) tools/run_tests.py --no-lint windows
 
 fuzz: setup  ## random workflows with and without the nodes (CASES=300 SEED=1)
 	@$(VENV_PYTHON) tools/run_tests.py --no-lint fuzz -- --fuzz-cases $(or $(CASES),300) --fuzz-seed $(or $(SEED),1)

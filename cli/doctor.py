@@ -113,7 +113,8 @@ def _backends() -> Iterator[Check]:
     for device in devices:
         if device not in served:
             remedy = "install what one of the backends above names, or import graphs that were compiled elsewhere"
-            yield Check(f"compiling {device}", "problem", f"nothing compiles for {device} here", remedy)
+            state: Literal["note", "problem"] = "note" if os.name == "nt" else "problem"  # where nothing ever does
+            yield Check(f"compiling {device}", state, f"nothing compiles for {device} here", remedy)
     both, only = (", ".join(str(one) for one in devices if one in group) for group in (served, loads - served))
     text = f"Models can be compiled and graphs loaded here, for {both}." if both else "No model can be compiled here."
     if only:
@@ -155,7 +156,8 @@ def _store() -> Iterator[Check]:
         return
     refused = key if isinstance(key, Reason) else Signer(home).refused_key()
     if refused is not None:
-        remedy = f"close it with chmod 600, or name a key in {KEY_VARIABLE}"
+        close = "chmod 600" if os.name == "posix" else "icacls"
+        remedy = f"close it with {close}, or name a key in {KEY_VARIABLE}"
         yield Check("signing key", "problem" if isinstance(key, Reason) else "note", refused.text, remedy)
     else:
         text = (

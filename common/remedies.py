@@ -94,7 +94,7 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
         r.OwnCompilerOptions, r.GraphsByThemselves, r.OneGraphServesAll, r.NodeIdTaken, r.HostNotAllowed,
         r.ForeignOrigin, r.NotJson, r.RequestTooLarge, r.BadRequest, r.UnknownState, r.UnknownGraph, r.UnknownJob,
         r.ServerError, r.SettingsNotSaved, r.WorkflowRefused, r.WorkflowNotHere, r.NothingInserted,
-        r.TooManyJobs,
+        r.TooManyJobs, r.LoadsOnly,
     ),
 }  # fmt: skip
 _REMEDIES = {cls: remedy for remedy, classes in BY_REMEDY.items() for cls in classes}

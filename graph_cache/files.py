@@ -32,6 +32,7 @@ _CANNOT_SYNC = {
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket, a folder
 # Of an open file: no link is followed, no pipe waited for, and no child process has it.
 SAFELY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+_JUNCTION = 0xA0000003  # IO_REPARSE_TAG_MOUNT_POINT
 HAVE_LOCKS = os.name == "posix"  # Windows removes and moves nothing that is open, as a file with a lock is
 # How often, and after how many seconds, for what Windows refuses while somebody has a file open.
 _TRIES, _PAUSE = 20, 0.025
@@ -79,6 +80,8 @@ def open_regular(path: Path) -> BinaryIO:
     try:
         handle = os.open(path, os.O_RDONLY | SAFELY)
     except OSError as error:
+        if os.name == "nt" and path.is_dir():  # which Windows calls forbidden
+            raise IrregularFileError(errno.EISDIR, os.strerror(errno.EISDIR)) from error
         if error.errno in _NO_FILE:
             raise IrregularFileError(error.errno, error.strerror) from error
         raise
@@ -101,7 +104,10 @@ def read_regular(path: Path, most: int) -> bytes:
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        data = b"" if size > most else file.read(most + 1)
+        # Room is made for what is asked for, and Windows commits it: `most` may be more than the memory has.
+        data = b"" if size > most else file.read(size + 1)
+        if len(data) > size:  # it grows meanwhile, or the file system tells no sizes
+            data += file.read(most + 1 - len(data))
     if max(size, len(data)) > most:
         raise OversizedFileError(max(size, len(data)))
     return data
@@ -131,13 +137,13 @@ def replace_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{threading.get_ident():x}-{path.name}.{os.getpid()}")
     try:
         write_synced(temporary, text)
-        _despite_readers(lambda: temporary.replace(path))
+        despite_readers(lambda: temporary.replace(path))
     except BaseException:
         discard(temporary)
         raise
 
 
-def _despite_readers(change: Callable[[], object]) -> None:
+def despite_readers(change: Callable[[], object]) -> None:
     """Rename or replace; where Windows refuses that while somebody reads, again for half a second. Raises OSError."""
     for _ in range(_TRIES if os.name == "nt" else 0):
         with contextlib.suppress(PermissionError):
@@ -151,6 +157,11 @@ def discard(path: Path) -> None:
     """Remove a file, where it is there and can be removed. Never raises OSError."""
     with contextlib.suppress(OSError):
         path.unlink()
+
+
+def is_plain_folder(status: os.stat_result) -> bool:
+    """Tell whether a status that follows no links is a folder's, and not that of a junction, which leads elsewhere."""
+    return stat.S_ISDIR(status.st_mode) and getattr(status, "st_reparse_tag", 0) != _JUNCTION
 
 
 def is_own(path: Path) -> bool:

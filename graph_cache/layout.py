@@ -27,6 +27,7 @@ from .model_hash import ModelSource
 GRAPHS_SUFFIX = ".graphs"
 BROKEN_PREFIX = ".broken-"  # of quarantined entries
 _ENTRY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_MOST_LABEL = 16  # characters of the shapes in a name on Windows
 _KEY = TypeAdapter(GraphKey)
 _MACHINE_ID = Path("/etc/machine-id")
 # Below the home:
@@ -109,9 +110,11 @@ def of_digest(names: Iterable[str], digest: str) -> list[str]:
 
 def entry_name(key: GraphKey, manifest: Manifest) -> str:
     """Name an entry's folder: `<shapes>-<dtype>-<backend>-<target>-<key digest>[-<code digest>]`."""
-    of_target = [key.target.get(name, "") for name in ("device", "cpu")]
-    target = "-".join(filter(None, [*of_target, *manifest.at_least.values()]))  # made with several versions of torch
-    name = f"{_slug(manifest.label)}-{key.dtype}-{key.backend}-{target}-{key.digest}"
+    label, target = _slug(manifest.label), [key.target.get(name, "") for name in ("device", "cpu")]
+    if os.name == "nt":  # a path has 260 characters there, and checkpoints lie deep
+        label, target = label[:_MOST_LABEL].rstrip("-"), []
+    target += manifest.at_least.values()  # made with several versions of torch
+    name = "-".join(filter(None, [label, key.dtype, key.backend, *target, key.digest]))
     if manifest.code is not None:  # graphs of one key for two versions of the host stand beside each other
         name += f"-{manifest.code.digest}"
     return name

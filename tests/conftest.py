@@ -24,6 +24,11 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent / "tools")]
 os.environ["XDG_CONFIG_HOME"] = str(TESTS.parent / "build" / "test" / f"config-{os.getpid()}")
 from headless import warm  # noqa: E402
 
+if os.name == "nt":
+    from support.windows.absent import skip_what_is_lacking
+
+    skip_what_is_lacking()
+
 for name, value in warm.SETTINGS.items():
     os.environ.setdefault(name, value)
 

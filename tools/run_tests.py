@@ -31,12 +31,12 @@ from typing import BinaryIO
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     "unit", "attacks", "integration", "faults", "kills", "pipelines", "host", "vae", "edits", "blocks", "server",
-    "web", "workflows", "fuzz", "gpu",
+    "web", "workflows", "fuzz", "gpu", "windows",
 )  # fmt: skip
 # Side by side; each runs its layers in turn.
 LANES = (
     ("host",),
-    ("blocks", "vae", "attacks", "gpu"),
+    ("blocks", "vae", "attacks", "gpu", "windows"),
     ("edits", "faults"),
     ("server", "fuzz"),
     ("integration", "web"),
@@ -53,7 +53,8 @@ PLACES = {
     "blocks": ("tests/host/blocks",),
 }
 WARM = "ONEGRAPH_TESTING_WARM"
-MAY_SKIP_ALL = frozenset({"gpu", "web"})  # a machine without a GPU or a browser is a normal machine
+MAY_SKIP_ALL = frozenset({"gpu", "web", "windows"})  # a machine without a GPU, a browser or wine is a normal machine
+FULL_ONLY = frozenset({"windows"})  # layers that run when all is to run, or when they are named
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run
 NO_TEST_COLLECTED = 5  # pytest's exit status
@@ -305,7 +306,8 @@ def main(arguments: list[str] | None = None) -> int:
         lint = run_checks()
         print(f"lint: {lint.trouble or 'clean'}")
         return 0 if lint.good else 1
-    chosen = [layer for layer in LAYERS if layer in options.layers or not options.layers]
+    usual = [layer for layer in LAYERS if options.full or layer not in FULL_ONLY]
+    chosen = [layer for layer in LAYERS if layer in (options.layers or usual)]
     with ThreadPoolExecutor(1) as beside:  # the checks use one core, and layers wait for each other at the start
         checked = [] if options.no_lint else [beside.submit(run_checks)]
         outcomes = run_layers(chosen, options.full, words[split + 1 :])

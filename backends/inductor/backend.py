@@ -53,6 +53,8 @@ class InductorBackend:
         runs = self.can_run(device)
         if not runs.ok:
             return runs
+        if os.name == "nt":
+            return Availability(reasons.LoadsOnly())
         if cpp_compiler() is None:
             return Availability(reasons.NoCompiler(os.environ.get("CXX") or ""))
         return AVAILABLE

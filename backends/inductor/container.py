@@ -107,7 +107,7 @@ class Library:
         self.to_pointers = require("torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors")
         self.to_tensors = require("torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs")
         library = ctypes.CDLL(str(path))
-        weakref.finalize(self, _let_go, library._handle).atexit = False
+        weakref.finalize(self, _let_go, library._handle, path).atexit = False
         self.functions: dict[str, Any] = {name: getattr(library, f"{_PREFIX}{name}", None) for name in _NEEDED}
         lacking = next((name for name, function in self.functions.items() if function is None), None)
         if lacking is not None:
@@ -122,13 +122,19 @@ class Library:
 
         Raises:
             OSError: the system cannot load it.
+            LoadError: torch's own loader would have to do it, and cannot on Windows.
         """
         libraries = [*unpacked.glob("*/data/aotinductor/model/*.so")]
         # Operations that have no function of their own in the library are listed beside it, and run by torch's loader.
-        if len(libraries) != 1 or libraries[0].with_suffix(".json").exists():
-            return None
-        with contextlib.suppress(LoadError):
+        whole = len(libraries) == 1 and not libraries[0].with_suffix(".json").exists()
+        if os.name == "nt":  # torch's loader looks for a .pyd there, and for sources, and then crashes
+            if not whole:
+                raise LoadError(
+                    "The compiled graph asks for torch's own loader, which loads none on Windows; it runs eager."
+                )
             return cls(libraries[0])
+        with contextlib.suppress(LoadError):
+            return cls(libraries[0]) if whole else None
         return None
 
     def call(self, name: str, *args: Any) -> None:
@@ -145,11 +151,16 @@ class Library:
         return RuntimeError(f"{_PREFIX}{name} API call failed{why}")
 
 
-def _let_go(handle: int) -> None:
+def _let_go(handle: int, path: Path) -> None:
     import _ctypes
 
     let_go: Callable[[int], None] = getattr(_ctypes, "FreeLibrary" if os.name == "nt" else "dlclose")
     let_go(handle)
+    if os.name == "nt":  # which removed no library in use: of the archive's folder it is left, and folders
+        with contextlib.suppress(OSError):
+            path.unlink()
+            for folder in path.parents[:6]:
+                folder.rmdir()
 
 
 class Container:

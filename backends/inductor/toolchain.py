@@ -77,6 +77,8 @@ _DEFINED = f"\ntemplate class {_BASE};\n"
 
 def cpp_compiler() -> str | None:
     """Return the C++ compiler that AOTInductor would call, or None."""
+    if os.name == "nt":  # where it calls Microsoft's, whatever else is on PATH
+        return None
     chosen = os.environ.get("CXX")
     return shutil.which(chosen) if chosen else shutil.which("g++") or shutil.which("clang++")
 

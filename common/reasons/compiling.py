@@ -40,6 +40,13 @@ class NoCompiler(Reason):
         return f"no C++ compiler ({wanted}) on PATH; install one, for instance the package g++"
 
 
+class LoadsOnly(Reason):
+    """On Windows graphs are loaded, and none is compiled."""
+
+    def clause(self) -> str:
+        return "on Windows graphs are loaded, not compiled; pull or import some that were compiled on Linux for Windows"
+
+
 class MissingPackage(Reason):
     """A package that a backend needs is not installed.
 

@@ -180,7 +180,7 @@ class WritableByOthers(Reason):
 
 
 _KEY_FAULTS = {
-    "open": "other users may read or write it; close it with `chmod 600`, or {remedy}",
+    "open": "other users may read or write it; close it (`chmod 600`, on Windows `icacls`), or {remedy}",
     "foreign": "it belongs to another user; {remedy}",
     "damaged": "it is no key; {remedy}",
     "missing": "it is not there; mount it, or {remedy}",

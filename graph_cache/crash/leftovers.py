@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..files import discard, is_own
+from ..files import discard, is_own, is_plain_folder
 from ..layout import STAGING_FOLDER, listed_now, user_folder
 from ..manifest import MANIFEST_FILE
 from ..trust import private_folder
@@ -61,7 +61,7 @@ def remove(folder: Path) -> None:
     The files by which `sweep` knows it go last, should this process die meanwhile.
     """
     for path in (folder / name for name in listed_now(folder)):
-        if path.is_dir() and not path.is_symlink():
+        if _is_folder(path):
             shutil.rmtree(path, ignore_errors=True)  # which would wait for the other end of a pipe
         elif path.name not in (OWNER_FILE, MANIFEST_FILE):
             discard(path)
@@ -90,8 +90,14 @@ def sweep(home: Path, graphs: Path) -> None:
 
 def _folders(location: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        return [path for path in location.iterdir() if path.is_dir() and not path.is_symlink()]
+        return [path for path in location.iterdir() if _is_folder(path)]
     return []
+
+
+def _is_folder(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return is_plain_folder(path.lstat())
+    return False
 
 
 def is_left_behind(folder: Path) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -64,7 +65,9 @@ def _append(path: Path, data: bytes) -> None:
 
 def models(folder: Path) -> tuple[Model, ...]:
     """Read which models an entry served, the first one first; none where nobody can tell."""
-    rows = [os.fsdecode(line).partition("\t") for line in _lines(folder)]
+    # Whatever bytes are in it: fsdecode raises on Windows for what is no UTF-8.
+    texts = (line.decode(sys.getfilesystemencoding(), "surrogateescape") for line in _lines(folder))
+    rows = [text.partition("\t") for text in texts]
     return tuple(Model(digest, path) for digest, _, path in rows if digest)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..files import IrregularFileError, sync
+from ..files import IrregularFileError, despite_readers, is_plain_folder, sync
 
 _HANDLES = os.name == "posix"  # elsewhere (Windows) making a link takes an administrator, and paths are used
 _CLOSED = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"))
@@ -56,8 +56,8 @@ class Folder:
             for one in os.listdir(at if handle is None else handle):  # noqa: PTH208
                 name = f"{folder}/{one}"
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                    mode = os.stat(at + one, dir_fd=handle, follow_symlinks=False).st_mode
-                    if stat.S_ISDIR(mode) and name.count("/") < _DEEPEST:
+                    status = os.stat(at + one, dir_fd=handle, follow_symlinks=False)
+                    if is_plain_folder(status) and name.count("/") < _DEEPEST:
                         files |= self.find(name, detail)
                         continue
                     try:
@@ -83,8 +83,8 @@ class Folder:
                     file.write(data)
                     file.flush()
                     sync(new)
-                move = os.link if mode == "create" else os.replace
-                move(temporary, at + posixpath.basename(name), src_dir_fd=handle, dst_dir_fd=handle)
+                move, final = os.link if mode == "create" else os.replace, at + posixpath.basename(name)
+                despite_readers(lambda: move(temporary, final, src_dir_fd=handle, dst_dir_fd=handle))
             finally:  # it has its name by now, or is of no use
                 with contextlib.suppress(OSError):
                     os.unlink(temporary, dir_fd=handle)
@@ -106,8 +106,8 @@ class Folder:
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(at + part, dir_fd=handle)
-                mode = os.stat(at + part, dir_fd=handle, follow_symlinks=False).st_mode
-                if part == ".." or not stat.S_ISDIR(mode):
+                status = os.stat(at + part, dir_fd=handle, follow_symlinks=False)
+                if part == ".." or not is_plain_folder(status):
                     raise BadNameError(name.rstrip("/"))
                 if handle is None:
                     at += f"{part}/"

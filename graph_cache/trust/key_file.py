@@ -16,10 +16,11 @@ from pathlib import Path
 
 from ...common.reasons import SigningKeyRefused
 from ..files import IrregularFileError, discard, open_regular, private, sync
-from . import private_folder
+from . import private_folder, windows_acl
 
 _KEY_BYTES = 32
 _MOST_BYTES = 1024  # of a file with hex digits and whatever white space is around them
+_OF_A_SECRET = windows_acl.READS | windows_acl.WRITES
 _WRITING_SECONDS = 1.0  # another process may be writing its key, where the file system has no hard links
 
 
@@ -50,6 +51,8 @@ def read(path: Path) -> bytes | SigningKeyRefused | None:
             return None
         except IrregularFileError:
             return SigningKeyRefused("damaged", path.name)
+        if not private_folder.POSIX and (wrong := windows_acl.who_else(path, _OF_A_SECRET)):
+            return SigningKeyRefused(wrong[0], path.name)
         if private_folder.POSIX and status.st_uid != os.geteuid():
             return SigningKeyRefused("foreign", path.name)
         if private_folder.POSIX and _is_open(status):
@@ -77,6 +80,8 @@ def read_given(path: Path) -> bytes | SigningKeyRefused:
         return SigningKeyRefused("missing", path.name)
     except (IrregularFileError, RuntimeError):  # a circle of links
         return SigningKeyRefused("damaged", path.name)
+    if not private_folder.POSIX and (wrong := windows_acl.who_else(real, _OF_A_SECRET)):
+        return SigningKeyRefused(wrong[0], path.name)
     if private_folder.POSIX:
         if status.st_uid not in (0, os.geteuid()):
             return SigningKeyRefused("foreign", path.name)

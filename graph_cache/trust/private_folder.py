@@ -4,7 +4,7 @@ Of the folders above a private one, and of the links that lead to it, the same i
 There a sticky folder such as `/tmp` may be open to all, since nobody else can rename what is in it, and so may one of a
 group that has no other member.
 
-On POSIX systems only. Elsewhere nothing is refused, since the user's profile is closed to others there.
+On Windows the access list of the folder itself is asked, and not those on the way to it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from ...common.reasons import ForeignOwner, Reason, WritableByOthers
+from . import windows_acl
 
 POSIX = os.name == "posix"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -44,7 +45,9 @@ def check(folder: Path) -> Wrong | None:
         OSError: nobody can tell.
     """
     if not POSIX:
-        return None
+        wrong = windows_acl.who_else(folder, windows_acl.WRITES)
+        foreign = wrong is not None and wrong[0] == "foreign"
+        return None if wrong is None else ForeignOwner(wrong[1]) if foreign else WritableByOthers(folder.name)
     status = folder.stat()
     if status.st_uid not in (0, os.geteuid()):
         return ForeignOwner(owner_name(status.st_uid))
@@ -98,7 +101,7 @@ def _can_be_private(folder: Path, itself: bool) -> bool:
     if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         return False
     if not POSIX:
-        return True
+        return not itself or check(folder) is None
     status = folder.stat()
     if itself and (status.st_uid != os.geteuid() or status.st_mode & stat.S_IWOTH):
         return False

@@ -22,7 +22,7 @@ from ..entry import Entry, Unparsed
 from ..files import IrregularFileError, is_passing, open_regular, read_regular
 from ..layout import settings_file
 from ..manifest import Strict
-from . import ed25519, private_folder, withdrawals
+from . import ed25519, private_folder, windows_acl, withdrawals
 
 PUBLISHER_FILE = "publisher.json"  # in an entry: who signed it, beside or instead of this user
 TRUSTED_FILE = "trusted-publishers.json"  # in the user's folder
@@ -125,6 +125,8 @@ def _read(path: Path) -> Mapping[str, str] | reasons.PublisherListRefused:
     try:
         with open_regular(path) as file:
             status = os.fstat(file.fileno())
+            if not private_folder.POSIX and (wrong := windows_acl.who_else(path, windows_acl.WRITES)):
+                return reasons.PublisherListRefused(wrong[0])
             if private_folder.POSIX and status.st_uid not in (0, os.geteuid()):
                 return reasons.PublisherListRefused("foreign")
             if private_folder.POSIX and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

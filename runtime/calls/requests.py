@@ -17,7 +17,7 @@ from ...signature.declared import ShapeRange
 from ...signature.modulation import Given, given_in_json
 from ..guards.guard_cache import GuardCache
 from ..obtain.registry import registry
-from ..request import PREFIX, Request
+from ..request import PREFIX, Request, Slot
 from . import backend_choice
 from .client import BlockClient
 
@@ -89,10 +89,14 @@ def stored_requests(
         counts[architecture] += 1
         block_of[architecture] = block
     context, attends = client.component.context(client.model), client.attention({})
+    yielded: set[Slot] = set()
     for key in registry().store.keys(COMPONENT, counts.keys(), context.source, context.neighbours):
         architecture, shapes, dtype = key["architecture"], key["shapes"], key["dtype"]
         if shapes.get("attention", "captured") != attends:
             continue
         request = block_request(client, block_of[architecture], architecture, shapes, dtype, device)
-        if isinstance(request, Request) and key in [one.fields() for one in request.key.alternatives]:
+        if not isinstance(request, Request) or key not in [one.fields() for one in request.key.alternatives]:
+            continue
+        if request.slot not in yielded:  # a graph made here and one made for all machines of the kind serve one request
+            yielded.add(request.slot)
             yield request, counts[architecture]

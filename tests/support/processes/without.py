@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-import venv
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[3]
 
@@ -15,6 +16,7 @@ def python_without(folder: Path, *names: str) -> Path:
     Args:
         names: what packages are missing begin with.
     """
+    venv = pytest.importorskip("venv")  # CPython's embeddable distribution for Windows has none
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     folders = [Path(one) for one in sys.path if Path(one).name == "site-packages"]  # what is in front first

@@ -148,13 +148,13 @@ def test_ls_and_verify_tell_what_is_not_trusted(store: Store) -> None:
 def test_doctor_lists_every_backend(store: Store) -> None:
     done = onegraph(store, "doctor")
     pack, python, *lines = [line for line in done.stdout.splitlines() if not line.startswith("ComfyUI ")]
-    assert pack.startswith(f"OneGraph {__version__} in /") and python.startswith(
+    assert pack.startswith(f"OneGraph {__version__} in {Path(__file__).anchor}") and python.startswith(
         f"Python {platform.python_version()} on "
     )
     assert lines[0] == f"torch {torch.__version__}"
-    assert lines[1].startswith("C++ compiler: /")
+    assert lines[1].startswith("C++ compiler: /" if os.name == "posix" else "C++ compiler: none")
     assert f"Graph folder: {store.home}" in lines
-    assert lines[-1].startswith("Models can be compiled and graphs loaded here, for cpu")
+    assert os.name != "posix" or lines[-1].startswith("Models can be compiled and graphs loaded here, for cpu")
     for backend in ("inductor", "oneflow"):
         assert any(line.startswith(f"{backend} on cpu: runs graphs: ") and "; compiles: " in line for line in lines)
 

@@ -31,7 +31,7 @@ def last(done: Result) -> str:
 def test_push_pull_and_use(alice: Publisher, bob: Store, tmp_path: Path) -> None:
     for dtype in DTYPES:
         alice.make(key(dtype=dtype))
-    url = f"file://{tmp_path}/remote"
+    url = (tmp_path / "remote").as_uri()
     done = onegraph(alice.store, "push", url)
     assert done.exit_code == 0
     (public,) = re.findall(r"onegraph trust add NAME ([0-9a-f]{64})$", done.stdout, re.MULTILINE)
@@ -63,7 +63,7 @@ def test_a_push_that_was_stopped_goes_on(alice: Publisher, tmp_path: Path, monke
     monkeypatch.setattr(Remote, "write", counted)
     entries = [alice.make(key(dtype=dtype), content=dtype.encode()) for dtype in DTYPES[:2]]
     for stop in range(14):  # three files, two manifests, two lines and twice the log, two graphs, two records, an index
-        url, left = f"file://{tmp_path}/remote-{stop}", stop
+        url, left = (tmp_path / f"remote-{stop}").as_uri(), stop
         with pytest.raises(KeyboardInterrupt):
             alice.push(url, *entries)
         worker = Worker.at(tmp_path / f"early-{stop}", url, trusts=[alice])
@@ -77,7 +77,7 @@ def test_a_push_that_was_stopped_goes_on(alice: Publisher, tmp_path: Path, monke
 
 def test_pushers_at_the_same_time_lose_nothing(alice: Publisher, tmp_path: Path) -> None:
     """Twelve graphs of one key, as for twelve versions of the host, by twelve machines of the publisher's."""
-    url = f"file://{tmp_path}/remote"
+    url = (tmp_path / "remote").as_uri()
     entries = [alice.make(content=f"{number}".encode(), version=f"{number}") for number in range(12)]
     threads = [threading.Thread(target=alice.push, args=(url, entry)) for entry in entries]
     for thread in threads:
@@ -93,7 +93,7 @@ def test_pushers_at_the_same_time_lose_nothing(alice: Publisher, tmp_path: Path)
 
 
 def test_a_mirror_is_whole_and_goes_on(alice: Publisher, tmp_path: Path) -> None:
-    url, copy = f"file://{tmp_path}/remote", f"file://{tmp_path}/copy"
+    url, copy = (tmp_path / "remote").as_uri(), (tmp_path / "copy").as_uri()
     alice.push(url, *(alice.make(key(dtype=dtype), content=dtype.encode()) for dtype in DTYPES))
     done = onegraph(alice.store, "mirror", url, copy)
     assert done.exit_code == 0 and re.match(r"\d+ files copied", last(done))
@@ -106,7 +106,7 @@ def test_a_mirror_is_whole_and_goes_on(alice: Publisher, tmp_path: Path) -> None
 
 
 def test_garbage_is_what_nobody_names(alice: Publisher, tmp_path: Path) -> None:
-    url, folder = f"file://{tmp_path}/remote", tmp_path / "remote"
+    url, folder = (tmp_path / "remote").as_uri(), tmp_path / "remote"
     first, second = (alice.make(key(dtype=dtype), content=dtype.encode() * 100) for dtype in DTYPES[:2])
     alice.push(url, first, second)
     before = {path for path in folder.rglob("*") if path.is_file()}
@@ -132,7 +132,7 @@ def test_garbage_is_what_nobody_names(alice: Publisher, tmp_path: Path) -> None:
 
 
 def test_garbage_is_not_collected_where_a_record_cannot_be_read(alice: Publisher, tmp_path: Path) -> None:
-    url = f"file://{tmp_path}/remote"
+    url = (tmp_path / "remote").as_uri()
     alice.push(url, alice.make())
     next((tmp_path / "remote" / "records").glob("*/*/*")).write_text("?")
     with pytest.raises(StoreError):
@@ -142,7 +142,7 @@ def test_garbage_is_not_collected_where_a_record_cannot_be_read(alice: Publisher
 
 
 def test_a_name_that_no_graph_has_withdraws_nothing(alice: Publisher, tmp_path: Path) -> None:
-    made, url = alice.make(), f"file://{tmp_path}/remote"
+    made, url = alice.make(), (tmp_path / "remote").as_uri()
     alice.push(url, made)
     done = onegraph(alice.store, "withdraw", url, made.folder.name[-12:], "0123456789ab")
     assert done.exit_code == 1
@@ -152,18 +152,18 @@ def test_a_name_that_no_graph_has_withdraws_nothing(alice: Publisher, tmp_path: 
 def test_a_store_that_cannot_be_written_is_one_line(alice: Publisher, tmp_path: Path) -> None:
     alice.make()
     (tmp_path / "remote").write_text("a file")
-    done = onegraph(alice.store, "push", f"file://{tmp_path}/remote")
+    done = onegraph(alice.store, "push", (tmp_path / "remote").as_uri())
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.stderr
     with http_server(tmp_path) as server:
         assert onegraph(alice.store, "push", server.url).exit_code == 1
-        assert onegraph(alice.store, "mirror", server.url, f"file://{tmp_path}/x").exit_code == 1
+        assert onegraph(alice.store, "mirror", server.url, (tmp_path / "x").as_uri()).exit_code == 1
     assert onegraph(alice.store, "push", "nothing").exit_code == 1
 
 
 def test_a_withdrawal_that_a_store_loses_is_one_line(
     alice: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, url = alice.make(), f"file://{tmp_path}/remote"
+    made, url = alice.make(), (tmp_path / "remote").as_uri()
     alice.push(url, made)
     monkeypatch.setattr(Remote, "write", lambda *args, **mode: None)
     done = onegraph(alice.store, "withdraw", url, made.folder.name[-12:])
@@ -173,7 +173,7 @@ def test_a_withdrawal_that_a_store_loses_is_one_line(
 def test_what_is_not_sound_is_not_pushed(alice: Publisher, tmp_path: Path) -> None:
     entry = alice.make()
     (entry.folder / "graph.aoti").write_bytes(b"evil")
-    done = json.loads(onegraph(alice.store, "push", f"file://{tmp_path}/remote", "--json").stdout)
+    done = json.loads(onegraph(alice.store, "push", (tmp_path / "remote").as_uri(), "--json").stdout)
     assert [row["code"] for row in done["graphs"]] == ["digest_differs"]
     assert not (tmp_path / "remote" / "records").exists()
 
@@ -181,12 +181,12 @@ def test_what_is_not_sound_is_not_pushed(alice: Publisher, tmp_path: Path) -> No
 @pytest.mark.parametrize("address", ["ftp://x", "ssh://x", "abfs://x", "memory://x", "reference://x", "s3://", "x", ""])
 def test_an_address_that_is_none_is_one_line(address: str, alice: Publisher, bob: Store, tmp_path: Path) -> None:
     """The protocols are those of the documentation: nobody installs a package of any other's name."""
-    entry = alice.make()
-    alice.push(f"file://{tmp_path}/remote", entry)
+    entry, url, copy = alice.make(), (tmp_path / "remote").as_uri(), (tmp_path / "copy").as_uri()
+    alice.push(url, entry)
     trust(bob, alice.public)
     for store, arguments in (
         (alice.store, ["push", address]), (bob, ["pull", address]), (bob, ["gc", address]),
-        (bob, ["mirror", address, f"file://{tmp_path}/copy"]), (bob, ["mirror", f"file://{tmp_path}/remote", address]),
+        (bob, ["mirror", address, copy]), (bob, ["mirror", url, address]),
         (alice.store, ["withdraw", address, entry.folder.name[-12:]]),
     ):  # fmt: skip
         done = onegraph(store, *arguments)
@@ -196,14 +196,14 @@ def test_an_address_that_is_none_is_one_line(address: str, alice: Publisher, bob
 
 def test_a_folder_that_is_not_there_is_no_empty_store(alice: Publisher, bob: Store, tmp_path: Path) -> None:
     entry = alice.make()
-    alice.push(f"file://{tmp_path}/remote", entry)
+    alice.push((tmp_path / "remote").as_uri(), entry)
     trust(bob, alice.public)
-    typo = f"file://{tmp_path}/typo"
+    typo = (tmp_path / "typo").as_uri()
     for store, arguments in (
-        (bob, ["pull", typo]), (bob, ["gc", typo]), (bob, ["mirror", typo, f"file://{tmp_path}/copy"]),
+        (bob, ["pull", typo]), (bob, ["gc", typo]), (bob, ["mirror", typo, (tmp_path / "copy").as_uri()]),
         (alice.store, ["withdraw", typo, entry.folder.name[-12:]]),
     ):  # fmt: skip
         done = onegraph(store, *arguments)
         assert (done.exit_code, done.stdout) == (2, "")
-        assert f"{tmp_path}/typo does not exist" in done.stderr
+        assert f"{(tmp_path / 'typo').as_posix()} does not exist" in done.stderr
     assert not (tmp_path / "typo").exists() and not (tmp_path / "copy").exists()

@@ -32,6 +32,8 @@ from onegraph.graph_cache.machine_notes import Failure
 from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.store import Store
 
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="paths and addresses of files are others there")
+
 GOLDEN = Path(__file__).parent / "golden"
 REWRITE = os.environ.get("ONEGRAPH_GOLDEN") == "rewrite"
 MODES = {"40 columns": 40, "100 columns": 100, "a pipe": None}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.store.command import onegraph
 from support.store.entries import key, publish, quarantine
+from support.windows.absent import needs_posix
 
 from onegraph.common.installed import torch_version
 from onegraph.graph_cache.disk.budget import DEFAULT, current, parse
@@ -88,6 +89,7 @@ def test_ls_refuses_what_it_does_not_know(store: Store) -> None:
         assert onegraph(store, "ls", "--filter", f"state={state}").exit_code == 0
 
 
+@needs_posix("under wine a folder goes although one of its files is open, which Windows refuses")
 def test_ls_long_and_json_tell_what_is_known(store: Store, graphs: dict[str, Entry]) -> None:
     lease = store.lease(graphs["small"])
     text = onegraph(store, "ls", "--long").stdout
@@ -131,6 +133,7 @@ def test_prune_tells_and_then_does(store: Store, graphs: dict[str, Entry]) -> No
     assert [entry.folder.exists() for entry in graphs.values()] == [False, True, False]
 
 
+@needs_posix("under wine a folder goes although one of its files is open, which Windows refuses")
 def test_prune_keeps_what_is_pinned_or_in_use(store: Store, graphs: dict[str, Entry]) -> None:
     pinned = as_json(store, "pin", "unknown")["pinned"]
     assert len(pinned) == 3
@@ -233,7 +236,7 @@ def test_bake_tells_what_is_no_workflow(text: str, told: str, store: Store, tmp_
 def test_a_path_that_does_not_exist_is_named(command: list[str], store: Store, tmp_path: Path) -> None:
     done = onegraph(store, *command, tmp_path / "typo")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert f"{tmp_path / 'typo'}' does not exist" in done.stderr
+    assert f"{str(tmp_path / 'typo')!r} does not exist" in done.stderr
 
 
 @pytest.mark.parametrize("command", [["ls"], ["verify"], ["prune"], ["pin", "photo", "--in"], ["export", "--to", "x"]])

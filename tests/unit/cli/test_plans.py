@@ -36,7 +36,7 @@ PROMPT = {
 def write(tmp_path: Path, text: str) -> Path:
     (tmp_path / "txt2img.json").write_text(json.dumps(PROMPT))
     path = tmp_path / "plan.toml"
-    path.write_text(f'store = "file://{tmp_path}/remote"\n{text}')
+    path.write_text(f'store = "{(tmp_path / "remote").as_uri()}"\n{text}')
     return path
 
 
@@ -111,7 +111,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("importable")
 def test_a_task_returns_unsigned_graphs_that_the_driver_signs(alice: Publisher, tmp_path: Path) -> None:
-    url, log = f"file://{tmp_path}/remote", tmp_path / "log"
+    url, log = (tmp_path / "remote").as_uri(), tmp_path / "log"
     pusher = alice.pusher(url)
     one = item("bytes_of", number=3, log=str(log))
     baked = bake_task.run(one, url, alice.public)
@@ -130,7 +130,7 @@ def test_a_task_returns_unsigned_graphs_that_the_driver_signs(alice: Publisher, 
 
 @pytest.mark.usefixtures("importable")
 def test_a_task_that_fails_says_why(alice: Publisher, tmp_path: Path) -> None:
-    url = f"file://{tmp_path}/remote"
+    url = (tmp_path / "remote").as_uri()
     one = item("fails", why="no such model")
     row = on_ray._published(one, bake_task.run(one, url, alice.public), alice.pusher(url))
     assert (row.did, row.why) == ("failed", "it ended with code 1 and printed no such model")
@@ -140,7 +140,7 @@ def test_a_task_that_fails_says_why(alice: Publisher, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("importable")
 @pytest.mark.parametrize("call", ["no_such_module:f", "support.fleet.bakes:no_such_function"])
 def test_a_call_that_a_machine_cannot_import_is_told(call: str, alice: Publisher, tmp_path: Path) -> None:
-    baked = bake_task.run(plans.Item(text="", target=plans.Target(), call=call), f"file://{tmp_path}", alice.public)
+    baked = bake_task.run(plans.Item(text="", target=plans.Target(), call=call), tmp_path.as_uri(), alice.public)
     assert f"printed this machine cannot import {call}, which the plan calls (" in baked.failed
 
 
@@ -159,7 +159,7 @@ def test_what_a_task_returns_is_checked_before_it_is_signed(alice: Publisher, tm
     ):
         found = pushing.check_unsigned(wrong, {})
         assert isinstance(found, reasons.Reason) and found.code == code
-        row = on_ray._published(item("a"), Baked((wrong,)), alice.pusher(f"file://{tmp_path}/remote"))
+        row = on_ray._published(item("a"), Baked((wrong,)), alice.pusher((tmp_path / "remote").as_uri()))
         assert row.did == "failed" and row.why.endswith("nothing of it is signed")
     assert not (tmp_path / "remote").exists()
 
@@ -170,14 +170,14 @@ def test_a_dry_run_needs_no_cluster(alice: Publisher, tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert [task["did"] for task in json.loads(done.stdout)["tasks"]] == ["missing", "missing"]
     (one, _) = plans.items(plans.read(path), path.parent)
-    on_ray._note_done(one, alice.pusher(f"file://{tmp_path}/remote"), ())
+    on_ray._note_done(one, alice.pusher((tmp_path / "remote").as_uri()), ())
     done = onegraph(alice.store, "bake", path, "--dry-run")
     assert done.stdout.splitlines()[-1] == "1 hit, 1 missing"
 
 
 def test_a_note_of_another_publisher_counts_for_nothing(alice: Publisher, tmp_path: Path) -> None:
     """Else whoever can write the store could have graphs left out."""
-    url, one = f"file://{tmp_path}/remote", item("bytes_of", number=1)
+    url, one = (tmp_path / "remote").as_uri(), item("bytes_of", number=1)
     mallory = Publisher(Store(tmp_path / "mallory"))
     on_ray._note_done(one, mallory.pusher(url), ())
     theirs = next((tmp_path / "remote" / "bakes").glob("*/*.json"))
@@ -281,7 +281,7 @@ def test_what_was_not_asked_for_is_not_signed(changed: dict[str, Any], alice: Pu
     wanted = {"component": ["unet"], "backend": ["inductor"], "dtype": ["float32"]}
     one, own = item("bytes_of", number=1).model_copy(update={"expect": wanted}), key_of(0).target
     other = key_of(2, **{**changed, "target": own | changed.get("target", {})})
-    url = f"file://{tmp_path}/remote"
+    url = (tmp_path / "remote").as_uri()
     row = on_ray._published(one, returned(alice, key_of(1), other), alice.pusher(url))
     assert (row.did, row.keys) == ("failed", []) and "where the plan asks for" in row.why
     assert not (tmp_path / "remote").exists()
@@ -336,7 +336,7 @@ def test_a_driver_that_is_taken_over_ends_the_bake(written: bytes) -> None:
 
 @pytest.mark.usefixtures("importable")
 def test_what_was_withdrawn_is_baked_again(alice: Publisher, tmp_path: Path) -> None:
-    url = f"file://{tmp_path}/remote"
+    url = (tmp_path / "remote").as_uri()
     one = item("bytes_of", number=3, log=str(tmp_path / "log"))
     for key_name in (True, False):
         row = on_ray._published(one, bake_task.run(one, url, alice.public), alice.pusher(url))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.store.command import onegraph
 from support.store.entries import key, publish, snapshot
+from support.windows.absent import needs_posix
 from typer.testing import Result
 
 from onegraph.cli.output import NO_GRAPHS
@@ -121,6 +122,7 @@ def test_each_publishers_name_has_a_key(alice: Store, tmp_path: Path) -> None:
     assert onegraph(alice, "export", "--to", tmp_path / "a.tar", "--publisher", "../x").exit_code == 1
 
 
+@needs_posix("Windows' files have no modes")
 def test_a_private_key_that_others_may_read(alice: Store, tmp_path: Path) -> None:
     publish(alice, ModelSource(None, "aaaaaaaaaaaa"))
     onegraph(alice, "export", "--to", tmp_path / "x.tar")
@@ -162,6 +164,7 @@ def test_trust_refuses_in_one_sentence(arguments: tuple[str, ...], sentence: str
     assert not bob.home.exists()
 
 
+@needs_posix("Windows' files have no modes")
 def test_a_list_that_all_may_write(bob: Store) -> None:
     onegraph(bob, "trust", "add", "alice", KEY)
     (bob.home / "trusted-publishers.json").chmod(0o666)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.store.entries import NOWHERE, key, new_entry, publish, quarantine, snapshot
+from support.windows.absent import needs_posix
 
 from onegraph.common import reasons
 from onegraph.graph_cache import home
@@ -60,6 +61,7 @@ def test_what_is_loaded_is_closed_to_others(store: Store) -> None:
         assert folder.parent == store.home / ".staging" and folder.stat().st_mode & 0o777 == 0o700
 
 
+@needs_posix("Windows' folders have no modes")
 def test_what_lay_open_is_not_read_until_it_is_closed(store: Store) -> None:
     """Somebody may have put files there that no signature is over."""
     entry = publish(store, NOWHERE)
@@ -74,6 +76,7 @@ def test_what_lay_open_is_not_read_until_it_is_closed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777])
+@needs_posix("Windows' folders have no modes")
 def test_where_all_may_write_graphs_are_loaded_from_elsewhere(mode: int, temporary: Path, open_home: Path) -> None:
     """A copy stays in the user's folder, from which it is taken once what is elsewhere is gone."""
     open_home.chmod(mode)
@@ -90,6 +93,7 @@ def test_where_all_may_write_graphs_are_loaded_from_elsewhere(mode: int, tempora
     assert isinstance(found, Hit) and found.entry.text == entry.text
 
 
+@needs_posix("Windows' folders have no modes")
 def test_a_home_that_is_opened_later_is_refused(store: Store) -> None:
     """Until the next start, which chooses another one."""
     store.home.mkdir()
@@ -161,7 +165,7 @@ def test_a_file_system_without_fsync_and_chmod(number: int, store: Store, monkey
     def refused(*args: object, **options: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    for name in ("fsync", "chmod", "fchmod"):
+    for name in {"fsync", "chmod", "fchmod"} & {*dir(os)}:
         monkeypatch.setattr(os, name, refused)
     entry = publish(store, NOWHERE)
     monkeypatch.undo()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 from support.store.entries import key, publish, quarantine
+from support.windows.absent import needs_posix
 from typer.testing import CliRunner
 
 from onegraph.cli.app import app
@@ -20,7 +20,8 @@ from onegraph.graph_cache.model_hash import ModelSource
 from onegraph.graph_cache.sources.source import Taken
 from onegraph.graph_cache.store import Store
 
-NAME = os.fsdecode(b"ph\xffto\x1b[31m\n\xe2\x80\xaegnp")  # and what turns the writing direction
+pytestmark = needs_posix("Windows takes no control characters in names")
+NAME = "ph\udcffto\x1b[31m\n\N{RIGHT-TO-LEFT OVERRIDE}gnp"  # and what turns the writing direction
 
 
 @pytest.fixture

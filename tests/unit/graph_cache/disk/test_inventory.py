@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.store.entries import NOWHERE, key, publish, quarantine, snapshot
 from support.store.sized import BIG, left, listed, on_disk, usable, used
+from support.windows.absent import needs_posix
 
 from onegraph.common.installed import torch_version
 from onegraph.common.reasons import CheckpointGone, GraphRemoved, MadeForAnother, NoGraph, Unsigned
@@ -152,7 +153,7 @@ def test_what_cannot_be_removed_stays_whole(store: Store, three: list[Entry], mo
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", fails)
         assert store.disk.prune(over(1)).removed == ()
-        assert store.disk.delete(listed(store, three[0])) == "kept"
+        assert store.disk.delete(listed(store, three[0])) == ("kept" if os.name == "posix" else "used")
     assert store.find(usable(0)) == Hit(three[0])
     gone = listed(store, three[0])
     shutil.rmtree(three[0].folder)
@@ -170,6 +171,7 @@ def test_a_publish_makes_room(store: Store, three: list[Entry], monkeypatch: pyt
     assert on_disk(store) <= 3 * BIG + BIG // 2
 
 
+@needs_posix("under wine a folder goes although one of its files is open, which Windows refuses")
 def test_a_graph_that_is_larger_than_the_budget_is_kept_all_the_same(
     store: Store, three: list[Entry], monkeypatch: pytest.MonkeyPatch
 ) -> None:

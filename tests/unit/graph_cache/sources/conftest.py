@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def url(folder: Path) -> str:
-    return f"file://{folder}"
+    return folder.as_uri()
 
 
 @pytest.fixture

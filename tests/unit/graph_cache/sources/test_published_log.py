@@ -144,7 +144,7 @@ def test_a_line_that_nobody_signed_is_written_over(alice: Publisher, folder: Pat
 def test_a_mirror_goes_on_and_readers_believe_it(
     alice: Publisher, folder: Path, url: str, made: Entry, tmp_path: Path
 ) -> None:
-    copy = f"file://{tmp_path / 'copy'}"
+    copy = (tmp_path / "copy").as_uri()
     worker = Worker.at(tmp_path / "home", copy, trusts=[alice])
     for wanted in (key(), HALF):
         if wanted is HALF:
@@ -161,7 +161,7 @@ def test_a_mirror_goes_on_and_readers_believe_it(
 
 
 def test_a_mirror_of_another_log_is_left_out(alice: Publisher, url: str, made: Entry, tmp_path: Path) -> None:
-    copy = f"file://{tmp_path / 'copy'}"
+    copy = (tmp_path / "copy").as_uri()
     alice.push(copy, alice.make(HALF))
     (left,) = (one for one in commands.mirror(remote_of(url), remote_of(copy)) if one.reason is not None)
     assert left.reason == reasons.StoreLogForked("file:copy", "its publisher")
@@ -216,7 +216,7 @@ def test_a_log_tells_of_a_withdrawal_that_the_list_hides(
 
 def test_each_address_has_a_history_of_its_own(alice: Publisher, url: str, made: Entry, tmp_path: Path) -> None:
     """A publisher may have several stores, and a mirror be behind."""
-    second = f"file://{tmp_path / 'second'}"
+    second = (tmp_path / "second").as_uri()
     alice.push(second, alice.make(HALF))
     worker = Worker.at(tmp_path / "home", url, second, trusts=[alice])
     assert isinstance(worker.fetch(), Taken) and isinstance(worker.fetch(HALF), Taken)

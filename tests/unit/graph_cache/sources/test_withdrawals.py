@@ -45,7 +45,7 @@ def known(alice: Publisher, home: Path, *urls: str) -> list[bytes]:
 
 def test_withdrawals_of_all_stores_add_up(alice: Publisher, tmp_path: Path) -> None:
     """A worker learns of those in any; and a publisher takes them to each store that she pushes to."""
-    first, second = urls = [f"file://{tmp_path / name}" for name in ("one", "two")]
+    first, second = urls = [(tmp_path / name).as_uri() for name in ("one", "two")]
     for number, url in enumerate(urls):
         take_back(machine(alice, tmp_path / f"machine-{number}"), url, TEXTS[number])
     assert known(alice, tmp_path / "home", *urls) == TEXTS[:2]
@@ -110,7 +110,7 @@ def test_a_withdrawal_that_cannot_be_read_back_is_no_success(
 
 
 def test_a_mirror_takes_no_withdrawal_off(alice: Publisher, url: str, tmp_path: Path) -> None:
-    copy = f"file://{tmp_path / 'copy'}"
+    copy = (tmp_path / "copy").as_uri()
     take_back(alice, copy, TEXTS[0])
     take_back(machine(alice, tmp_path / "machine"), url, TEXTS[1])
     for did in ("copied", "there already"):
@@ -121,7 +121,7 @@ def test_a_mirror_takes_no_withdrawal_off(alice: Publisher, url: str, tmp_path: 
 
 def test_what_was_learnt_of_one_store_counts_for_all(alice: Publisher, tmp_path: Path) -> None:
     """Also within the hour in which the other store is not asked anew, and where nothing can be kept."""
-    first, second = (f"file://{tmp_path / name}" for name in ("one", "two"))
+    first, second = ((tmp_path / name).as_uri() for name in ("one", "two"))
     made: Entry = alice.make()
     alice.push(first, alice.make(key(dtype="float16")))
     alice.push(second, made)
@@ -166,12 +166,12 @@ def test_the_next_push_mends_what_nobody_signed(
     tmp_path: Path,
 ) -> None:
     """Whoever can write the store may stop a fleet that reads it, until the publisher pushes again."""
-    url = f"file://{folder}"
+    url = folder.as_uri()
     take_back(alice, url, *TEXTS[:takes_back])
     file = records.withdrawal_name(alice.public, blake3(made.text).hexdigest())
     forged = folder / (file if name == "file" else records.withdrawn_name(alice.public))
     forged.parent.mkdir(parents=True, exist_ok=True)
-    Publisher(Store(tmp_path / "mallory")).withdraw(f"file://{tmp_path / 'other'}", made)
+    Publisher(Store(tmp_path / "mallory")).withdraw((tmp_path / "other").as_uri(), made)
     forged.write_bytes(next((tmp_path / "other" / "withdrawn").glob("*.json")).read_bytes())
     worker = Worker.at(tmp_path / "home", url, trusts=[alice])
     assert worker.fetch() == reasons.StoreWrongSignature("file:remote", "fleet")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.store.users import OTHER, as_root
+from support.windows.absent import needs_posix
 
 from onegraph.common import reasons
 from onegraph.graph_cache.trust import private_folder
@@ -142,6 +143,7 @@ def test_a_group_of_one_is_nobody_else(shared: Path, temporary: Path, monkeypatc
         assert (locate(shared / "home") == shared / "home") == closed
 
 
+@needs_posix("Windows' folders have no groups and modes")
 def test_who_is_in_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     import grp
     import pwd
@@ -157,6 +159,7 @@ def test_who_is_in_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(0o2775, 0o2755), (0o777, 0o777), (0o755, 0o755)])
+@needs_posix("Windows' folders have no groups and modes")
 def test_a_group_loses_what_a_umask_gave_it(before: int, after: int, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a").chmod(before)

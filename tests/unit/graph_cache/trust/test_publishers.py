@@ -12,6 +12,7 @@ from unittest.mock import ANY
 import pytest
 from support.store.entries import bake, give_away, key, publish, snapshot, trust
 from support.store.users import OTHER, as_root
+from support.windows.absent import needs_posix
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry, read
@@ -205,11 +206,14 @@ def test_what_is_no_publisher(name: str, public: str, reason: reasons.Reason, st
     assert Publishers(store.home).trusted() == {"fleet": KEY}
 
 
+MODES = needs_posix("Windows' files have no modes")
+
+
 @pytest.mark.parametrize(
     ("spoil", "fault"),
     [
-        (lambda path: path.chmod(0o620), "open"),
-        (lambda path: path.chmod(0o602), "open"),
+        pytest.param(lambda path: path.chmod(0o620), "open", marks=MODES),
+        pytest.param(lambda path: path.chmod(0o602), "open", marks=MODES),
         (lambda path: path.write_text("{"), "damaged"),
         (lambda path: path.write_text('{"version": 1, "publishers": {"x": "y"}}'), "damaged"),
         (lambda path: path.write_text(json.dumps({"version": 1, "publishers": {"../x": KEY}})), "damaged"),

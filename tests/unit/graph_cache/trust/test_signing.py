@@ -13,6 +13,7 @@ from typing import Literal
 import pytest
 from support.store.entries import key, new_entry, publish, snapshot
 from support.store.users import OTHER, as_root
+from support.windows.absent import needs_posix
 
 from onegraph.common import reasons
 from onegraph.graph_cache.entry import Entry, read
@@ -223,6 +224,7 @@ def test_a_key_that_others_could_read_is_replaced(store: Store, checkpoint: Mode
     assert store.find(key()) == Hit(first)
 
 
+@needs_posix("on Windows no variable names the folder for settings")
 def test_no_folder_for_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))

@@ -23,9 +23,9 @@ def request_() -> Request:
     return toy.request(toy.Toy(), ModelSource(None, "0123456789ab"))
 
 
-def fetched(tmp_path: Path, request: Request, hers: FirstUse) -> tuple[Worker, Taken]:
+def fetched(tmp_path: Path, request: Request, hers: FirstUse, travels: bool = False) -> tuple[Worker, Taken]:
     alice = Publisher(Store(tmp_path / "alice"))
-    made = alice.make(request.key)
+    made = alice.make(request.key.alternatives[int(travels)])
     alice.store.remember(made, hers)
     alice.push(f"file://{tmp_path}/remote", made)
     worker = Worker.at(tmp_path / "home", f"file://{tmp_path}/remote", trusts=[alice])
@@ -62,6 +62,18 @@ def test_another_machine_tells_nothing(
 ) -> None:
     hers = HERS.model_copy(update={"environment": request_.environment, **change})
     worker, kept = fetched(tmp_path, request_, hers)
+    monkeypatch.setenv(published_use.VARIABLE, "fleet")
+    assert not published_use.believe(worker.store, kept, request_)
+    assert worker.store.first_use(kept.entry) == FirstUse()
+
+
+def test_a_graph_for_all_machines_of_a_kind_is_compared_on_each(
+    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever tried it had another torch, perhaps."""
+    hers = HERS.model_copy(update={"environment": request_.environment})
+    worker, kept = fetched(tmp_path, request_, hers, travels=True)
+    assert kept.graph is not None and len(kept.graph.first_uses) == 1
     monkeypatch.setenv(published_use.VARIABLE, "fleet")
     assert not published_use.believe(worker.store, kept, request_)
     assert worker.store.first_use(kept.entry) == FirstUse()

@@ -1,0 +1,1 @@
+"""Windows' Python under wine: what wine lacks, and how tests start it."""
