@@ -22,6 +22,7 @@ REASONS = (
     "Windows' Python has no sockets among files",
     "a user of Windows has a profile",
     "on Windows no variable names the folder for settings",
+    "paths and addresses of files are others there",
     "only root can be two users",
     "the Hub's cache is of links",
     "this user may make no symbolic links",
@@ -29,7 +30,7 @@ REASONS = (
     "wine 8 makes no junctions",
     "no fork",
     "names are short on Windows",
-    *(f"could not import '{name}'" for name in ("boto3", "fcntl", "ray", "venv")),
+    *(f"could not import '{name}'" for name in ("boto3", "fcntl", "numpy", "ray", "venv")),
 )
 
 

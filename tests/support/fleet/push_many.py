@@ -18,6 +18,10 @@ from support.fleet.stores import Publisher
 from support.store.entries import key
 
 
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # by which Windows ends a process as abruptly
+DIED = -_KILL if os.name == "posix" else int(_KILL)  # how a process ended that was killed so
+
+
 def begin(home: Path, url: str, count: int, *dies_at: str) -> subprocess.Popen[bytes]:
     """Start such a machine, whose graph folder has the publisher's key."""
     command = [sys.executable, "-m", "support.fleet.push_many", str(home), url, str(count), *dies_at]
@@ -41,7 +45,7 @@ def main() -> None:
 
     def deadly(self: Remote, name: str, data: bytes, **mode: str) -> None:
         if dies_at and dies_at[0] in name:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), _KILL)
         write(self, name, data, **mode)
 
     Remote.write = deadly  # type: ignore[method-assign]

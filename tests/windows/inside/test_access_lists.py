@@ -17,7 +17,7 @@ from onegraph.graph_cache.trust.publishers import TRUSTED_FILE, Publishers
 from onegraph.graph_cache.trust.signing import KEY_FILE
 
 EVERYBODY, SYSTEM = "S-1-1-0", "S-1-5-18"
-ANY_APP, OWN_APP = "S-1-15-2-1", "S-1-15-2-3847866527-469524349-687026318-516638107-1125189541-44"
+OWN_APP = "S-1-15-2-3847866527-469524349-687026318-516638107-1125189541-44"  # wine keeps no entry for all programs
 ALL, READ, FOR_CHILDREN = "(A;;FA;;;{})", "(A;;FR;;;{})", "(A;OICIIO;FA;;;{})"
 BOTH = windows_acl.READS | windows_acl.WRITES
 PUBLIC = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
@@ -41,7 +41,6 @@ def allow(path: Path, *entries: str) -> None:
         ((), BOTH, None),
         ((ALL.format(SYSTEM),), BOTH, None),
         ((ALL.format(OWN_APP),), BOTH, None),
-        ((ALL.format(ANY_APP),), BOTH, ("open", ANY_APP)),
         ((ALL.format(EVERYBODY),), windows_acl.WRITES, ("open", EVERYBODY)),
         ((READ.format(EVERYBODY),), windows_acl.WRITES, None),
         ((READ.format(EVERYBODY),), BOTH, ("open", EVERYBODY)),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from blake3 import blake3
-from support.fleet.push_many import another_machine, begin
+from support.fleet.push_many import DIED, another_machine, begin
 from support.fleet.servers import FileServer
 from support.fleet.stores import Publisher, Worker, remote_of, without_time
 from support.store.command import onegraph
@@ -97,7 +97,7 @@ def test_the_next_push_mends_what_a_killed_one_left(
 ) -> None:
     """Between a graph's files and its line, and after that."""
     machine = another_machine(alice, tmp_path / "one")
-    assert begin(machine.store.home, url, 1, dies_at).wait() < 0
+    assert begin(machine.store.home, url, 1, dies_at).wait() == DIED
     assert len([*folder.glob("objects/*/*")]) == 3
     assert len([*folder.glob("log/*/*")]) == lines
     wanted = key(architecture="one-0")
