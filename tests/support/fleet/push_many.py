@@ -17,7 +17,6 @@ from onegraph.graph_cache.store import Store
 from support.fleet.stores import Publisher
 from support.store.entries import key
 
-
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # by which Windows ends a process as abruptly
 DIED = -_KILL if os.name == "posix" else int(_KILL)  # how a process ended that was killed so
 
