@@ -42,6 +42,7 @@ class OneGraphCompileControlNet(io.ComfyNode):
             ],
             outputs=[io.ControlNet.Output()],
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            has_intermediate_output=True,  # a cached node's `ui` is in the history, too
             not_idempotent=True,  # the result knows its node's id: another node must not get it from the cache
         )
 
@@ -53,5 +54,4 @@ class OneGraphCompileControlNet(io.ComfyNode):
         compiled, text = compile_controlnet(
             control_net, ModelNodeOptions(backend, shapes, when_missing), node_id, dynprompt
         )
-        show_intro(node_id, text=text)
-        return io.NodeOutput(compiled)
+        return io.NodeOutput(compiled, ui=show_intro(node_id, text=text))

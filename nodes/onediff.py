@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from ..common import reasons
 from ..host.comfyui import comfyui_nodes, loader
+from ..host.show import results
 from . import onediff_actions as actions
 
 log = logging.getLogger("onegraph.nodes")
@@ -233,6 +234,7 @@ class OneDiffNode(io.ComfyNode):
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             is_output_node=row.is_output,
             is_deprecated=True,
+            has_intermediate_output=True,
             not_idempotent=True,  # the result may know its node's id: another node must not get it from the cache
         )
 
@@ -245,7 +247,7 @@ class OneDiffNode(io.ComfyNode):
             if cls.hidden
             else actions.ExecutedNode(None, None)
         )
-        return io.NodeOutput(*cls.row.run(inputs, node))
+        return io.NodeOutput(*cls.row.run(inputs, node), ui=results.ui(node.node_id))
 
 
 @functools.cache

@@ -23,6 +23,14 @@ class NoFields(RequestBody):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class StatusOf(RequestBody):
+    """Attributes: `prompt_id`: the prompt that is asked for; none: the process."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    prompt_id: str | None = Field(default=None, max_length=100)
+
+
 # Graphs -----------------------------------------------------------------------------------------------------
 
 

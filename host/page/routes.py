@@ -7,7 +7,7 @@ import logging
 from . import bake, graphs, metrics, model_list, process, request_handler, settings, workflows
 from .access import change_refusal, refusal
 from .answers import GraphRequest, JobRequest, Route
-from .models import ChangedSettings, EditorWorkflow, ListOfGraphs, NoFields, Prune, Workflow
+from .models import ChangedSettings, EditorWorkflow, ListOfGraphs, NoFields, Prune, StatusOf, Workflow
 from .process import status
 from .texts import texts_without_paths
 
@@ -16,7 +16,7 @@ log = logging.getLogger("onegraph.host")
 __all__ = ["ROUTES", "change_refusal", "refusal", "register", "status", "texts_without_paths"]
 
 ROUTES = (
-    Route("GET", "status", NoFields, process.read),
+    Route("GET", "status", StatusOf, process.read),
     Route("GET", "graphs", ListOfGraphs, graphs.list_graphs),
     Route("GET", "graphs/{id}", GraphRequest, graphs.details),
     Route("POST", "graphs/{id}/verify", GraphRequest, graphs.verify),

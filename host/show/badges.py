@@ -128,7 +128,7 @@ def of(node_id: str, origin: Origin) -> Badge | None:
     share = _compiles.get((node_id, origin))
     if origin == status.origin_of(node_id):
         reports = status.reports_of(node_id)
-        badge = _after(reports, status.refusals_of(node_id))
+        badge = after(reports, status.refusals_of(node_id))
         if badge.state == "waiting" and (reports or status.has_ended(origin.prompt_id)):
             badge = badge.model_copy(update={"state": "not_run", "text": "not run"})
     elif share is None:
@@ -141,7 +141,7 @@ def of(node_id: str, origin: Origin) -> Badge | None:
     return badge.model_copy(update={"state": "compiling", "text": f"compiling {share:.0%}", "progress": share})
 
 
-def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
+def after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
     """Make the badge after some runs; `refusals`: why there are none that could be compiled."""
     compiled = sum(report.compiled_calls for report in reports)
     whole: Counter[Reason] = Counter()

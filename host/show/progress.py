@@ -8,7 +8,7 @@ from typing import Any
 
 from ...compiler.process.progress import Progress
 from ...runtime.calls.run_report import RunReport
-from . import badges, events, status
+from . import badges, events, results, status
 
 log = logging.getLogger("onegraph.host")
 
@@ -19,11 +19,17 @@ _LOG_EVERY = 10.0
 texts: dict[str, str] = {}
 
 
-def show_intro(node_id: str | None, **intros: str) -> None:
-    """Show what a node has to say before its first run: `model=` and `VAE=`, or `text=` where it has one thing only."""
+def show_intro(node_id: str | None, **intros: str) -> dict[str, Any] | None:
+    """Show what a node has to say before its first run: `model=` and `VAE=`, or `text=` where it has one thing only.
+
+    Returns:
+        The node's `ui`, from which ComfyUI's history has what the runs to come will be.
+    """
     if node_id is not None:
         show(node_id, status.intro(node_id, {"" if k == "text" else k: v for k, v in intros.items()}))
         badges.send(node_id)
+        results.note(node_id, texts[node_id])
+    return results.ui(node_id)
 
 
 def report_run(node_id: str | None, part: str, report: RunReport) -> None:
@@ -31,6 +37,7 @@ def report_run(node_id: str | None, part: str, report: RunReport) -> None:
     if node_id is not None:
         show(node_id, status.added(node_id, part, report))
         badges.send(node_id)
+        results.note(node_id, texts[node_id])
 
 
 def show(node_id: str, text: str) -> None:
