@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
@@ -11,6 +10,7 @@ from typing import Literal
 
 from ...common import remedies
 from ...common.errors import without_paths
+from ...common.log import logger
 from ...common.reasons import Reason
 from ...common.strict import Strict
 from ...compiler.process.progress import Progress
@@ -18,7 +18,7 @@ from ...runtime.calls.run_report import RunReport
 from . import events, status
 from .status import Origin
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 BadgeState = Literal["waiting", "not_run", "compiling", "restored", "compiled", "eager", "partly"]
 _EVERY = 0.5  # seconds between two events of one compile

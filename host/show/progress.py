@@ -6,11 +6,13 @@ import logging
 import time
 from typing import Any
 
+from ...common import remedies
+from ...common.log import logger
 from ...compiler.process.progress import Progress
 from ...runtime.calls.run_report import RunReport
 from . import badges, events, results, status
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 _TEXT_EVERY = 0.5
 _LOG_EVERY = 10.0
@@ -34,10 +36,25 @@ def show_intro(node_id: str | None, **intros: str) -> dict[str, Any] | None:
 
 def report_run(node_id: str | None, part: str, report: RunReport) -> None:
     """Show a run that is over, below the others of the same prompt. `part` is empty for a model's."""
+    _log_run(node_id, part, report)
     if node_id is not None:
         show(node_id, status.added(node_id, part, report))
         badges.send(node_id)
         results.note(node_id, texts[node_id])
+
+
+def _log_run(node_id: str | None, part: str, report: RunReport) -> None:
+    """Log a run: for users where something changed, and as a warning only where something has to be mended."""
+    before = None
+    if node_id is not None:
+        name = f"{node_id}:{part}" if part else node_id
+        before = status.last_runs.get(name)
+        status.last_runs[name] = report
+    level = logging.DEBUG
+    if before is None or report.outcome != before.outcome or report.has_compiled:
+        level = logging.WARNING if any(map(remedies.is_fault, report.reasons)) else logging.INFO
+    whose = [f"node {node_id}"] if node_id is not None else []
+    log.log(level, "%s", ": ".join([*whose, *([part] if part else []), report.text()]))
 
 
 def show(node_id: str, text: str) -> None:
@@ -77,4 +94,4 @@ class CompileProgress:
             show(self._node_id, status.with_progress(self._node_id, text))
         if now - self._logged >= _LOG_EVERY:
             self._logged = now
-            log.info("OneGraph: %s", text)
+            log.info("%s", text)

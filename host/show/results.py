@@ -7,15 +7,15 @@ which gets an entry for each prompt. Where a ComfyUI copies lists, the history h
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import Any
 
 from ...common.errors import without_paths
+from ...common.log import logger
 from ...common.strict import Strict
 from . import badges, status
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 MOST_RESULTS = 2000  # of a node in a prompt
 MOST_LISTED = 10  # of a node: each answer of /history has them all

@@ -194,6 +194,22 @@ class RunReport:
         return dict(codes)
 
     @property
+    def reasons(self) -> frozenset[Reason]:
+        """Why calls of the model, or of its blocks, ran eager."""
+        return frozenset((*self.eager.copy(), *self.blocks.eager.copy()))
+
+    @property
+    def outcome(self) -> tuple[bool, frozenset[str]]:
+        """Whether calls ran compiled, and the codes of why others will not next time either."""
+        lasting = (reason for reason in self.reasons if not isinstance(reason, reasons.BlockRecorded))
+        return self.compiled_calls > 0, frozenset(reason.code for reason in lasting)
+
+    @property
+    def has_compiled(self) -> bool:
+        """Whether this run compiled a graph."""
+        return (self.blocks if self.blocks.of else self).compile_s is not None
+
+    @property
     def calls(self) -> int:
         """Compiled and eager ones."""
         return self.compiled_calls + sum(self.eager.values())

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ...common import reasons
 from ...common.errors import in_brief
+from ...common.log import logger
 from ...common.refused import Refused
 from ..graphs.loaded_graph import Changed
 
 T = TypeVar("T")
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 
 @dataclass(frozen=True)

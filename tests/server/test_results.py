@@ -59,3 +59,23 @@ def test_images_alone_count_as_outputs(running: server.Server) -> None:
     outcome = running.run(txt2img(seed=304, when_missing="wait"))
     job = running.get(f"/api/jobs/{outcome.prompt_id}")
     assert job["outputs_count"] == len(outcome.images) == 1
+
+
+def test_the_log_tells_of_changes_alone(running: server.Server) -> None:
+    """Of 19 prompts of one workflow that run alike, the lines of the first."""
+
+    def lines() -> list[str]:
+        return [line for line in running.log.read_text().splitlines() if "OneGraph: node " in line]
+
+    def run(seed: int) -> str:
+        prompt = txt2img(seed=seed, width=192, height=64, shapes="exact", when_missing="eager")
+        assert running.run(prompt).status == "success"
+        return node_of(prompt)
+
+    node = run(310)
+    first = lines()
+    assert f"OneGraph: node {node}: " in first[-1] and "the graphs cached for this model differ in" in first[-1]
+    assert "WARN" not in first[-1]
+    for seed in range(311, 329):
+        run(seed)
+    assert lines() == first

@@ -10,7 +10,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ import torch
 
 from ....common import reasons
 from ....common.errors import NoEncoderError
+from ....common.log import logger
 from ....common.outputs import Output
 from ....common.reasons import Reason
 from ....common.refused import Refused
@@ -44,7 +44,7 @@ from .finite import gather, not_finite, random_state, recomputed_in_float32, set
 from .proxy import Calls, VaeProxy
 from .resolutions import DynamicResolution, ResolutionDecision, sizes_of
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 Parts = Literal["decoder", "encoder", "both"]
 
