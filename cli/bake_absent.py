@@ -142,4 +142,6 @@ def _report(rows: Sequence[dict[str, Any]]) -> None:
         table.append((*key, *counts, seconds, size(sum(row["bytes"] for row in baked))))
     print_table(("model", "target", "system", "baked", "found", "failed", "time", "size"), table)
     if any(row["event"] == "baked" for row in rows):
-        print_line("None of them was run: each machine compares a graph with eager when it first uses it.")
+        print_line(
+            "None of them was run: each machine compares a graph with the uncompiled model when it first uses it."
+        )

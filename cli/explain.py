@@ -34,7 +34,7 @@ _REMEDIES = {
 _TO_DO = {
     "miss": "it compiles at the first run; `onegraph bake` does so before",
     "recorded": "run a workflow once, or bake one with `onegraph bake`",
-    "refused": "it runs eager until that changes; `onegraph retry` has failed compiles tried again",
+    "refused": "it runs uncompiled until that changes; `onegraph retry` has failed compiles tried again",
 }
 
 

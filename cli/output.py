@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.cells import cell_len
 
+from ..common.memory import in_words
 from ..common.plain_text import plain
 
 # Of each command: one JSON document on standard output, and nothing else there.
@@ -31,12 +32,12 @@ def print_either(as_json: bool, data: Any, *lines: str) -> None:
 
 
 def size(count: int) -> str:
-    """Write bytes for people, in megabytes.
+    """Write bytes for people, in the units of the page and the nodes.
 
-    >>> size(1_500_000)
-    '1.5 MB'
+    >>> size(1_500_000), size(3 << 30)
+    ('1.4 MiB', '3.0 GiB')
     """
-    return f"{count / 1e6:.1f} MB"
+    return in_words(count) if count >= 1 << 30 else f"{count / 2**20:.1f} MiB"
 
 
 def print_line(line: str) -> None:

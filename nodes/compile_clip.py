@@ -27,7 +27,7 @@ class OneGraphCompileCLIP(io.ComfyNode):
                 "Runs the text model's blocks through compiled graphs: texts that it generates, prompts that it "
                 "encodes, or both. One set of graphs serves all lengths. The CLIP you put in stays as it is."
             ),
-            search_aliases=["onegraph", "text generation speed up", "llm", "prompt enhancer", "aot"],
+            search_aliases=[*inputs.SEARCHED, "text generation speed up", "llm", "prompt enhancer"],
             inputs=[
                 io.Clip.Input(
                     "clip",

@@ -29,7 +29,7 @@ class OneGraphCompileControlNet(io.ComfyNode):
                 "Runs the ControlNet itself through a compiled graph that is stored beside its file. Strength, start "
                 "and end need no new graph. The model that it steers is compiled by Compile Model (OneGraph)."
             ),
-            search_aliases=["onegraph", "controlnet speed up", "onediff", "aot"],
+            search_aliases=[*inputs.SEARCHED, "controlnet speed up"],
             inputs=[
                 io.ControlNet.Input(
                     "control_net",

@@ -28,9 +28,9 @@ class OneGraphCompileModel(io.ComfyNode):
             description=(
                 "Runs the model's UNet, or each block of a diffusion transformer, through compiled graphs "
                 "that are stored beside the checkpoint. The first sampling step compiles them or restores cached "
-                "ones. What a graph cannot do runs eager, and the node shows why."
+                "ones. Everything else runs as usual, and the node shows why."
             ),
-            search_aliases=["onegraph", "torch compile", "speed up", "onediff", "aot"],
+            search_aliases=[*inputs.SEARCHED, "unet", "flux"],
             inputs=[
                 io.Model.Input(
                     "model",

@@ -28,7 +28,7 @@ class OneGraphCompileVAE(io.ComfyNode):
                 "Runs the VAE through compiled graphs that are stored beside the checkpoint. The VAE you put in stays "
                 "as it is; wire the one that comes out wherever it should be compiled, to one node or several."
             ),
-            search_aliases=["onegraph", "vae speed up", "onediff", "aot"],
+            search_aliases=[*inputs.SEARCHED, "vae speed up"],
             inputs=[
                 io.Vae.Input(
                     "vae",

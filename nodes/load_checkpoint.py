@@ -27,7 +27,7 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
             display_name="Load Checkpoint (OneGraph)",
             category="model/onegraph",
             description="Load Checkpoint, with its model and VAE run through compiled graphs.",
-            search_aliases=["onegraph", "checkpoint", "onediff", "load model"],
+            search_aliases=[*inputs.SEARCHED, "checkpoint", "load model"],
             inputs=[
                 io.Combo.Input("ckpt_name", options=loader.checkpoint_names(), tooltip="The checkpoint to load."),
                 inputs.backend(),

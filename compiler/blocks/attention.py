@@ -88,7 +88,9 @@ def _register() -> torch.library.Library | None:
         torch.library.register_fake(f"{OPERATIONS}::attend", _fake, lib=library)
         return library
     except RuntimeError:
-        log.warning("another copy of OneGraph is loaded: this one runs blocks eager where users choose an attention")
+        log.warning(
+            "another copy of OneGraph is loaded: this one runs blocks uncompiled where users choose an attention"
+        )
         return None
 
 

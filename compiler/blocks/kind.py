@@ -109,7 +109,7 @@ def capture_kind(
     """
     blocks = repeated_blocks(model)
     if kind.block not in blocks:
-        raise CaptureError(f"The model has no block {kind.block} in the compiling process; it runs eager instead.")
+        raise CaptureError(f"The model has no block {kind.block} in the compiling process; it runs uncompiled instead.")
 
     def captured_for(calls: BlockCalls) -> CapturedBlock:
         return capture_block(settings.plain(blocks[kind.block]), calls, device, settings, watching)

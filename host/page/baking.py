@@ -232,7 +232,7 @@ def _verdict(runs: dict[str, list[dict[str, Any]]], compiles: int) -> str:
     if not reports:
         return "No node of OneGraph ran. Look at what they show."
     if eager:
-        return f"A run compiles nothing now. Some calls run eager ({', '.join(eager)})."
+        return f"A run compiles nothing now. Some calls run uncompiled ({', '.join(eager)})."
     return "A run compiles nothing now, and all of its calls run through graphs."
 
 

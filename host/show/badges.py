@@ -194,14 +194,14 @@ def _text(badge: Badge, eager_calls: int) -> str:
     """A badge's few words. `eager_calls`: of the model and of its blocks."""
     if badge.state == "partly":
         some = f"{badge.eager_calls} of {badge.calls} calls" if badge.eager_calls else f"{eager_calls} block calls"
-        return f"{some} eager"
+        return f"{some} uncompiled"
     if badge.state not in ("compiled", "restored"):
-        return badge.state
+        return "uncompiled" if badge.state == "eager" else badge.state
     parts = []
     if (seconds := badge.seconds) is not None:
         parts.append(f"{badge.state} {seconds:.1f} s" if seconds < 10 else f"{badge.state} {seconds:.0f} s")
     if badge.speedup is not None:
-        parts.append(f"{badge.speedup:.1f}x")
+        parts.append(f"{badge.speedup:.1f}x faster")
     if badge.blocks_speedup is not None:
-        parts.append(f"blocks {badge.blocks_speedup:.1f}x at first use")
+        parts.append(f"blocks {badge.blocks_speedup:.1f}x faster at first use")
     return ", ".join(parts) or badge.state

@@ -94,7 +94,7 @@ class BlockReport:
     def text(self) -> str:
         """Say what ran compiled.
 
-        `block graphs: 57 of 57 blocks compiled, 3 kinds, restored in 0.4 s, blocks 1.3x eager at first use`. Where not
+        `block graphs: 57 of 57 blocks compiled, 3 kinds, restored in 0.4 s, blocks 1.3x faster at first use`. Where not
         all weights have room, `22 resident, 38 streamed` comes after the number of blocks.
         """
         kinds = f"{self.kinds} kind" if self.kinds == 1 else f"{self.kinds} kinds"
@@ -109,7 +109,7 @@ class BlockReport:
         elif self.restore_s is not None:
             parts.append(f"restored in {self.restore_s:.1f} s")
         if self.speedup is not None:
-            parts.append(f"blocks {self.speedup:.1f}x eager at first use")
+            parts.append(f"blocks {self.speedup:.1f}x faster at first use")
         parts += [reason.text for reason in self.inexact]
         if self.note:
             parts.append(self.note)
@@ -120,7 +120,7 @@ class BlockReport:
         if not self.eager:
             return ""
         clauses = (f"{calls} block calls: {text}" for text, calls in _texts(self.eager).items())
-        return f"; eager: {'; '.join(clauses)}"
+        return f"; uncompiled: {'; '.join(clauses)}"
 
     def to_json(self) -> dict[str, Any] | None:
         if not self.of:
@@ -232,7 +232,7 @@ class RunReport:
         """What the node shows."""
         if not self.compiled_calls:
             if self.eager or self.without_blocks:
-                return "eager: " + "; ".join(self.eager_texts or (reasons.BlocksNotCalled().text,))
+                return "uncompiled: " + "; ".join(self.eager_texts or (reasons.BlocksNotCalled().text,))
             return "stopped before the first step was done"
         if self.blocks.of:
             return self.blocks.text()
@@ -244,7 +244,7 @@ class RunReport:
             how = "compiled"
         parts = [how, self.label]
         if self.speedup is not None:
-            parts.append(f"{self.speedup:.1f}x eager")
+            parts.append(f"{self.speedup:.1f}x faster")
         text = ", ".join(parts)
         if self.rule:
             text += f" ({self.rule})"
@@ -253,7 +253,7 @@ class RunReport:
         if self.instead_of is not None:
             text += f"; compiled anew: {self.instead_of.text}"
         if self.eager:
-            text = f"{self.compiled_calls} of {self.calls} calls {text}; eager: " + "; ".join(self.eager_texts)
+            text = f"{self.compiled_calls} of {self.calls} calls {text}; uncompiled: " + "; ".join(self.eager_texts)
         return text
 
     def to_json(self) -> dict[str, Any]:

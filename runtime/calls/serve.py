@@ -39,5 +39,5 @@ def serve(attempt: Callable[[bool], T | Changed], known: bool) -> T | Failed:
         assert not isinstance(served, Changed)  # it was checked
         return served
     except Exception as error:  # never into the queue
-        log.exception("a compiled call failed, eager takes over")
+        log.exception("a compiled call failed and runs uncompiled")
         return Failed(reasons.CallFailed(type(error).__name__, in_brief(error, 120)))

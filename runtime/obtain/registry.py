@@ -109,7 +109,7 @@ class Registry:
             return self._obtain(request, when_missing, on_progress)
         except MemoryError:
             reason = reasons.SystemMemoryShort()
-            log.warning("%s runs eager: %s", request.label, reason.text)
+            log.warning("%s runs uncompiled: %s", request.label, reason.text)
             return Refused(reason, passing=True)
 
     def _obtain(self, request: Request, when_missing: WhenMissing, on_progress: OnProgress) -> LoadedGraph | Refused:

@@ -98,11 +98,11 @@ TEXTS = [
     ({"state": "not_run"}, "not run"),
     ({"state": "compiling", "progress": 0.404}, "compiling 40 %"),
     ({"state": "restored", "seconds": 0.3}, "restored 0.3 s"),
-    ({"state": "restored", "seconds": 0.3, "speedup": 2.13}, "restored 0.3 s, 2.1×"),
-    ({"state": "compiled", "speedup": 2.13}, "2.1×"),
-    ({"state": "restored", "seconds": 0.3, "blocks_speedup": 4.13}, "restored 0.3 s, blocks 4.1× at first use"),
-    ({"state": "partly", "eager_calls": 3, "calls": 20, "reasons": [WHY]}, "3 of 20 calls eager"),
-    ({"state": "eager", "eager_calls": 3, "calls": 3, "reasons": [WHY]}, "eager"),
+    ({"state": "restored", "seconds": 0.3, "speedup": 2.13}, "restored 0.3 s, 2.1× faster"),
+    ({"state": "compiled", "speedup": 2.13}, "2.1× faster"),
+    ({"state": "restored", "seconds": 0.3, "blocks_speedup": 4.13}, "restored 0.3 s, blocks 4.1× faster at first use"),
+    ({"state": "partly", "eager_calls": 3, "calls": 20, "reasons": [WHY]}, "3 of 20 calls uncompiled"),
+    ({"state": "eager", "eager_calls": 3, "calls": 3, "reasons": [WHY]}, "uncompiled"),
 ]
 
 
@@ -169,7 +169,7 @@ def test_the_command_and_the_menu_open_the_reasons(
         """() => app.collectNodeMenuItems(app.rootGraph.nodes.find((one) => one.type.startsWith('OneGraph')))
           .map((one) => one?.content)"""
     )
-    assert "Why is it eager? (OneGraph)" in entries
+    assert "Why is it uncompiled? (OneGraph)" in entries
 
 
 PREVIOUS = "Workspace.PreviousOpenedWorkflow"
@@ -293,7 +293,7 @@ def test_pages_show_what_they_queued(
         later.page.wait_for_function("() => app.rootGraph.nodes.some((one) => one.badges.some((b) => b().text))")
         wait_idle(later, running)
         later.wait_badges("eager")
-        assert later.evaluate(SAID)[0].startswith("eager: ")
+        assert later.evaluate(SAID)[0].startswith("uncompiled: ")
         assert front.badges() == [] and front.evaluate(SAID) == []
         for _ in range(2):
             reload(later)

@@ -1,4 +1,4 @@
-"""The Graphs tab: what it lists, and what can be done there."""
+"""The OneGraph tab: what it lists, and what can be done there."""
 
 from __future__ import annotations
 

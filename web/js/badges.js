@@ -56,7 +56,7 @@ function of(id) {
   return (all.find(compiles) ?? all[0])?.badge ?? null;
 }
 
-const times = (speedup) => `${number(speedup, speedup < 10 ? 1 : 0)}×`;
+const times = (speedup) => t("timesEager", { speed: number(speedup, speedup < 10 ? 1 : 0) });
 
 /** What a badge says in the user's language. */
 export function text(badge) {

@@ -313,7 +313,7 @@ def compile_vae(
     """A copy of a VAE that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
     plain_vae = _without_hook(vae)
     if options.backend == "off":
-        return plain_vae, "off: the VAE runs eager"
+        return plain_vae, "off: the VAE runs uncompiled"
     halves = contract.refusal("VAE") or halves_of(plain_vae)
     if isinstance(halves, Reason):
         return plain_vae, eager_text(halves)

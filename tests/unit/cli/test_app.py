@@ -59,7 +59,7 @@ def test_doctor_tells_which_comfyui(store: Store, tmp_path: Path, monkeypatch: p
 def test_ls_of_an_empty_store(store: Store) -> None:
     done = onegraph(store, "ls")
     assert done.exit_code == 0
-    assert done.stdout.splitlines()[-1] == f"0 graphs, 0.0 MB; graph folder {store.home}"
+    assert done.stdout.splitlines()[-1] == f"0 graphs, 0.0 MiB; graph folder {store.home}"
     assert not store.home.exists()
 
 
@@ -72,9 +72,9 @@ def test_ls_shows_what_is_known_of_a_graph(store: Store, checkpoint: ModelSource
     done = onegraph(store, "ls")
     lines = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in done.stdout.splitlines()]
     shapes, measured, unmeasured = "any size 512-2048", ("2.0e-06", "1.50x"), ("not used yet", "")
-    assert ["unknown/fedcba987654", "unet", shapes, "float32", "inductor", "0.0 MB", *measured, "signed"] in lines
-    assert ["photo/0123456789ab", "unet", shapes, "float16", "inductor", "1.5 MB", *unmeasured, "signed"] in lines
-    assert done.stdout.splitlines()[-1].startswith("2 graphs, 1.5 MB; graph folder ")
+    assert ["unknown/fedcba987654", "unet", shapes, "float32", "inductor", "0.0 MiB", *measured, "signed"] in lines
+    assert ["photo/0123456789ab", "unet", shapes, "float16", "inductor", "1.4 MiB", *unmeasured, "signed"] in lines
+    assert done.stdout.splitlines()[-1].startswith("2 graphs, 1.4 MiB; graph folder ")
 
 
 @pytest.mark.parametrize("label", ["[/red] 64", "[bold]64[/bold]", "64\\"])

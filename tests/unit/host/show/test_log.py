@@ -52,7 +52,7 @@ def test_each_change_is_told(log: pytest.LogCaptureFixture) -> None:
     run(reasons.NoGraph(), compiled=2)
     run(compiled=3)
     assert [(level, text.split(": ", 2)[2].split(" ")[0].strip(",:")) for level, text in told(log)] == [
-        ("INFO", "eager"), ("INFO", "eager"), ("INFO", "compiled"), ("INFO", "compiled"), ("INFO", "2"),
+        ("INFO", "uncompiled"), ("INFO", "uncompiled"), ("INFO", "compiled"), ("INFO", "compiled"), ("INFO", "2"),
         ("INFO", "compiled"),
     ]  # fmt: skip
 
