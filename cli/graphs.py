@@ -43,7 +43,7 @@ def list_graphs(
 
     Those that are loaded lie in the graph folder. With folders of checkpoints, the copies beside these are listed, too.
     """
-    from ..graph_cache.disk.report import LARGEST_FIRST, ORDERS, describe
+    from ..graph_cache.disk.report import LARGEST_FIRST, ORDERS, describe, is_wanted
     from ..graph_cache.store import Store
 
     if sort and sort not in _SORTS:
@@ -64,7 +64,9 @@ def list_graphs(
         (_row(one) + (_more(one, now) if long else ()) for one in shown),
     )
     total = size(sum(one.facts.graph_bytes for one in shown))
-    print_line(f"{len(shown)} graphs, {total}; graph folder {store.home}")
+    more = sum(is_wanted(one, wanted) for one in listed) - len(shown)
+    hidden = f"; {more} more quarantined or unreadable" if more else ""
+    print_line(f"{len(shown)} graphs, {total}; graph folder {store.home}{hidden}")
 
 
 def _filters(texts: Sequence[str]) -> dict[str, str]:
@@ -135,7 +137,7 @@ def stats(folders: Folders = None, as_json: Json = False) -> None:
         print_json({**sums.model_dump(), "graph_folder": str(store.home), "folders": roots})
         return
     states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(sums.states.items()))
-    print_line(f"{sums.graphs} graphs ({states or 'none yet'}), {sums.pinned} pinned")
+    print_line(f"{sum(sums.states.values())} graphs ({states or 'none yet'}), {sums.pinned} pinned")
     limit = sums.budget_bytes
     of = "no limit" if limit is None else f"a budget of {in_words(limit)}"
     print_line(

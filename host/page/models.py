@@ -115,7 +115,9 @@ class ActionResult(AnswerBody):
 
 
 class Prune(RequestBody):
-    """Attributes: `beside`: remove the copies beside checkpoints that nothing here can use, instead of the budget's."""
+    """Attributes: `beside`: remove the copies beside checkpoints that nothing here can use, instead of the budget's.
+    `unusable`: remove what nothing here can use, too, whatever the budget.
+    """
 
     dry_run: bool = Field(strict=True)
     beside: bool = Field(default=False, strict=True)
