@@ -121,6 +121,7 @@ class Prune(RequestBody):
 
     dry_run: bool = Field(strict=True)
     beside: bool = Field(default=False, strict=True)
+    unusable: bool = Field(default=False, strict=True)
 
 
 class PruneResult(AnswerBody):
