@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
-PREFIX = "OneGraph: "
 
-if TYPE_CHECKING:
-    _Adapter = logging.LoggerAdapter[logging.Logger]
-else:
-    _Adapter = logging.LoggerAdapter
-
-
-class _Prefixed(_Adapter):
+class _Prefixed(logging.LoggerAdapter):
     @override
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        return f"{PREFIX}{msg}", kwargs
+    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+        return f"OneGraph: {msg}", kwargs
 
 
-def logger(name: str) -> logging.LoggerAdapter[logging.Logger]:
+def logger(name: str) -> _Prefixed:
     """Return the logger of a package, by its name below `onegraph`."""
     return _Prefixed(logging.getLogger(f"onegraph.{name}"), {})

@@ -53,8 +53,7 @@ def _log_run(node_id: str | None, part: str, report: RunReport) -> None:
     level = logging.DEBUG
     if before is None or report.outcome != before.outcome or report.has_compiled:
         level = logging.WARNING if any(map(remedies.is_fault, report.reasons)) else logging.INFO
-    whose = [f"node {node_id}"] if node_id is not None else []
-    log.log(level, "%s", ": ".join([*whose, *([part] if part else []), report.text()]))
+    log.log(level, "%s", ": ".join(filter(None, (node_id and f"node {node_id}", part, report.text()))))
 
 
 def show(node_id: str, text: str) -> None:

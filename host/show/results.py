@@ -12,42 +12,12 @@ from typing import Any
 
 from ...common.errors import without_paths
 from ...common.log import logger
-from ...common.strict import Strict
 from . import badges, status
 
 log = logger("host")
 
 MOST_RESULTS = 2000  # of a node in a prompt
 MOST_LISTED = 10  # of a node: each answer of /history has them all
-
-
-class Reported(Strict):
-    """Calls that ran uncompiled for one reason; `calls` is 0 where the model was not to be compiled at all."""
-
-    code: str
-    text: str
-    calls: int
-
-
-class Result(Strict):
-    """What a node's runs in one prompt were.
-
-    Attributes:
-        state: `not_run`: the model was not called, or not yet.
-        text: what the node shows.
-        calls: of the model, compiled or not; the other fields are those of a badge.
-    """
-
-    prompt_id: str
-    state: badges.BadgeState
-    text: str
-    calls: int
-    compiled_calls: int
-    eager_calls: int
-    speedup: float | None
-    blocks_speedup: float | None
-    seconds: float | None
-    reasons: tuple[Reported, ...]
 
 
 _results: dict[tuple[str, str], dict[str, Any]] = {}  # by prompt and node
@@ -62,18 +32,12 @@ def note(node_id: str, text: str) -> None:
         if prompt_id is None:  # no server
             return
         badge = badges.after(status.reports_of(node_id), status.refusals_of(node_id))
-        result = Result(
-            prompt_id=prompt_id,
-            state="not_run" if badge.state == "waiting" else badge.state,
-            text=without_paths(text),
-            calls=badge.calls,
-            compiled_calls=badge.calls - badge.eager_calls,
-            eager_calls=badge.eager_calls,
-            speedup=badge.speedup,
-            blocks_speedup=badge.blocks_speedup,
-            seconds=badge.seconds,
-            reasons=tuple(Reported(code=why.code, text=why.text, calls=why.calls) for why in badge.reasons),
-        ).model_dump(mode="json")
+        result = badge.model_dump(mode="json", exclude={"progress"}) | {
+            "prompt_id": prompt_id,
+            "state": "not_run" if badge.state == "waiting" else badge.state,
+            "text": without_paths(text),
+            "compiled_calls": badge.calls - badge.eager_calls,
+        }
         with _lock:
             _results.pop((prompt_id, node_id), None)
             _results[prompt_id, node_id] = result
@@ -104,7 +68,7 @@ def of_prompt(prompt_id: str) -> dict[str, dict[str, Any]]:
 
 
 def _listed(node_id: str) -> list[dict[str, Any]]:
-    shared = _lists.pop(node_id, None) or []
+    shared = _lists.pop(node_id, [])
     _lists[node_id] = shared  # the last one now
     while len(_lists) > status.MOST_NODES:
         del _lists[next(iter(_lists))]

@@ -197,7 +197,7 @@ def test_a_badge_is_of_the_workflow_that_runs(
     expect(page.locator(".og-now")).to_contain_text(f"Node {node}")
     second = queued()
     show(front, {"state": "eager", "eager_calls": 3, "calls": 3, "reasons": [WHY]}, second)
-    front.wait_badges("eager")
+    front.wait_badges("uncompiled")
     front.evaluate("(name) => app.extensionManager.command.execute(name)", PREVIOUS)
     front.wait_badges("compiling 50 %")
     show(front, {"state": "restored", "seconds": 0.3}, first)
@@ -214,7 +214,7 @@ def test_a_background_compile_goes_on_beside_later_runs(
     show(front, TEXTS[-1][0], second)
     front.wait_badges("compiling 25 %")
     tell(front, "badge", badge=None, prompt_id=first)
-    front.wait_badges("eager")
+    front.wait_badges("uncompiled")
 
 
 def test_what_is_told_before_the_page_knows_its_prompt(front: Front, workflow: workflows.Prompt) -> None:
@@ -232,7 +232,7 @@ def test_what_is_told_before_the_page_knows_its_prompt(front: Front, workflow: w
     while not asked:
         front.page.wait_for_timeout(50)
     answer(asked[0])
-    front.wait_badges("eager")
+    front.wait_badges("uncompiled")
     front.page.unroute("**/prompt")
 
 
@@ -292,19 +292,19 @@ def test_pages_show_what_they_queued(
         queue(later)
         later.page.wait_for_function("() => app.rootGraph.nodes.some((one) => one.badges.some((b) => b().text))")
         wait_idle(later, running)
-        later.wait_badges("eager")
+        later.wait_badges("uncompiled")
         assert later.evaluate(SAID)[0].startswith("uncompiled: ")
         assert front.badges() == [] and front.evaluate(SAID) == []
         for _ in range(2):
             reload(later)
-            later.wait_badges("eager")
+            later.wait_badges("uncompiled")
         later.load(eager, "another")
         later.wait_badges()
         reload(later)
         later.page.wait_for_timeout(1000)
         assert later.badges() == []
         later.evaluate("(name) => app.extensionManager.command.execute(name)", PREVIOUS)
-        later.wait_badges("eager")
+        later.wait_badges("uncompiled")
         assert later.errors == []
     finally:
         later.close()
@@ -349,11 +349,11 @@ def test_badges_are_not_shown_to_those_who_do_not_want_them(
     front: Front, workflow: workflows.Prompt, queued: Callable[[], str]
 ) -> None:
     show(front, TEXTS[-1][0], queued())
-    front.wait_badges("eager")
+    front.wait_badges("uncompiled")
     front.set("OneGraph.ShowBadges", False)
     assert front.badges() == []
     front.set("OneGraph.ShowBadges", True)
-    assert front.badges() == ["eager"]
+    assert front.badges() == ["uncompiled"]
 
 
 @pytest.mark.full
