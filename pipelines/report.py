@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..common.reasons import Reason
-from ..runtime.calls.run_report import RunReport
+from ..runtime.calls.run_report import RunReport, faster
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ComponentReport:
         elif self.restore_s is not None:
             parts.append(f"restored in {self.restore_s:.2f} s")
         if self.speedup is not None:
-            parts.append(f"{self.speedup:.1f}x faster")
+            parts.append(faster(self.speedup))
         text = ", ".join(parts)
         if self.instead_of is not None:
             text += f"; compiled anew: {self.instead_of.text}"

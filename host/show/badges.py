@@ -14,7 +14,7 @@ from ...common.log import logger
 from ...common.reasons import Reason
 from ...common.strict import Strict
 from ...compiler.process.progress import Progress
-from ...runtime.calls.run_report import RunReport
+from ...runtime.calls.run_report import RunReport, faster
 from . import events, status
 from .status import Origin
 
@@ -201,7 +201,7 @@ def _text(badge: Badge, eager_calls: int) -> str:
     if (seconds := badge.seconds) is not None:
         parts.append(f"{badge.state} {seconds:.1f} s" if seconds < 10 else f"{badge.state} {seconds:.0f} s")
     if badge.speedup is not None:
-        parts.append(f"{badge.speedup:.1f}x faster")
+        parts.append(faster(badge.speedup))
     if badge.blocks_speedup is not None:
-        parts.append(f"blocks {badge.blocks_speedup:.1f}x faster at first use")
+        parts.append(f"blocks {faster(badge.blocks_speedup)} at first use")
     return ", ".join(parts) or badge.state

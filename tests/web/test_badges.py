@@ -100,6 +100,7 @@ TEXTS = [
     ({"state": "restored", "seconds": 0.3}, "restored 0.3 s"),
     ({"state": "restored", "seconds": 0.3, "speedup": 2.13}, "restored 0.3 s, 2.1× faster"),
     ({"state": "compiled", "speedup": 2.13}, "2.1× faster"),
+    ({"state": "compiled", "speedup": 0.84}, "0.8× as fast"),
     ({"state": "restored", "seconds": 0.3, "blocks_speedup": 4.13}, "restored 0.3 s, blocks 4.1× faster at first use"),
     ({"state": "partly", "eager_calls": 3, "calls": 20, "reasons": [WHY]}, "3 of 20 calls uncompiled"),
     ({"state": "eager", "eager_calls": 3, "calls": 3, "reasons": [WHY]}, "uncompiled"),
