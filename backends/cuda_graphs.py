@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import logging
 import statistics
 import time
 from collections import Counter
@@ -24,10 +23,11 @@ from typing import Any, Literal, Protocol
 import torch
 
 from ..common.errors import in_brief
+from ..common.log import logger
 from ..common.outputs import Output, mapped, tensors_of
 from .capture_stream import capture_stream
 
-log = logging.getLogger("onegraph.compiler")
+log = logger("compiler")
 
 _TRIALS = 3  # calls that are timed, each from an idle device
 _TOLERANCE = 1e-3  # relative L2 between a call and its replay: same kernels, but some sum in no fixed order

@@ -46,7 +46,7 @@ def list_graphs(
     `difference` and `speed` compare a graph with the uncompiled model, at its first use on this machine. Graphs are
     loaded from the graph folder. With folders of checkpoints, the copies beside these are listed, too.
     """
-    from ..graph_cache.disk.report import LARGEST_FIRST, ORDERS, describe
+    from ..graph_cache.disk.report import LARGEST_FIRST, ORDERS, describe, is_wanted
     from ..graph_cache.store import Store
 
     if sort and sort not in _SORTS:
@@ -74,7 +74,9 @@ def list_graphs(
         drop=[name for name in _LEFT_OUT if name in header],
     )
     total = size(sum(one.facts.graph_bytes for one in shown))
-    print_line(f"{counted(len(shown))}, {total}; graph folder {store.home}")
+    more = sum(is_wanted(one, wanted) for one in listed) - len(shown)
+    hidden = f"; {more} more quarantined or unreadable" if more else ""
+    print_line(f"{counted(len(shown))}, {total}; graph folder {store.home}{hidden}")
 
 
 def _filters(texts: Sequence[str]) -> dict[str, str]:
@@ -152,7 +154,7 @@ def stats(folders: Folders = None, as_json: Json = False) -> None:
         print_no_graphs(store.home)
         return
     states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(sums.states.items()))
-    print_text(f"{counted(sums.graphs)} ({states or 'none yet'}), {sums.pinned} pinned")
+    print_text(f"{counted(sum(sums.states.values()))} ({states or 'none yet'}), {sums.pinned} pinned")
     print_text(
         f"uses {size(sums.bytes)} {_of(sums.budget_bytes)}; "
         f"copies beside checkpoints: {sums.copies}, {size(sums.copies_bytes)}"

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.cells import cell_len
 
+from ..common.memory import in_words
 from ..common.plain_text import plain
 
 NO_GRAPHS = (
@@ -41,13 +42,12 @@ def print_either(as_json: bool, data: Any, *lines: str, errors: Iterable[str] = 
 
 
 def size(count: int) -> str:
-    """Write bytes for people, in megabytes.
+    """Write bytes for people, in the units of the page and the nodes.
 
-    >>> size(1_500_000), size(10 << 30)
-    ('1.5 MB', '10,737 MB')
+    >>> size(1_500_000), size(3 << 30)
+    ('1.4 MiB', '3.0 GiB')
     """
-    megabytes = count / 1e6
-    return f"{megabytes:,.0f} MB" if megabytes >= 100 else f"{megabytes:.1f} MB"
+    return in_words(count) if count >= 1 << 30 else f"{count / 2**20:.1f} MiB"
 
 
 def counted(count: int, noun: str = "graph") -> str:

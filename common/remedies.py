@@ -97,6 +97,10 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
         r.TooManyJobs, r.LoadsOnly,
     ),
 }  # fmt: skip
+# Of what is wrong with the pack, a graph or the installation. All else is as the user or the workflow has it.
+_FAULTS = frozenset({
+    "report", "quarantined", "restart", "install_compiler", "install_package", "update", "own_folder", "check_store",
+})  # fmt: skip
 _REMEDIES = {cls: remedy for remedy, classes in BY_REMEDY.items() for cls in classes}
 NAMES = frozenset(BY_REMEDY) - {SAID}
 
@@ -111,6 +115,15 @@ def remedy(reason: Reason) -> str | None:
         because = getattr(reason, "because", None)
         return remedy(because) if isinstance(because, Reason) else None
     return None if name == SAID else name
+
+
+def is_fault(reason: Reason) -> bool:
+    """Tell whether something has to be mended.
+
+    >>> is_fault(r.CompileFailed("no space")), is_fault(r.NoGraph())
+    (True, False)
+    """
+    return remedy(reason) in _FAULTS
 
 
 def remedy_of(kind: type[Reason]) -> str | None:

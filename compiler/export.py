@@ -105,7 +105,7 @@ def capture(
     program = exported(module, inputs, _by_parameter(module, dynamic_shapes(shapes)), "model")
     if not outputs(program):
         raise CaptureError(
-            "The model returns something else than tensors, which no graph serves; it runs eager instead."
+            "The model returns something else than tensors, which no graph serves; it runs uncompiled instead."
         )
     return program
 
@@ -137,16 +137,16 @@ def exported(
         raise
     except Exception as error:
         raise CaptureError(
-            f"The {what} could not be captured as one graph ({in_brief(error)}); it runs eager instead."
+            f"The {what} could not be captured as one graph ({in_brief(error)}); it runs uncompiled instead."
         ) from error
     lifted = [name for name in program.constants if name not in dict(module.named_buffers())]
     if lifted:
         raise CaptureError(
-            f"The {what}'s code makes a constant tensor ({lifted[0]}) that is no weight; it runs eager instead."
+            f"The {what}'s code makes a constant tensor ({lifted[0]}) that is no weight; it runs uncompiled instead."
         )
     if drawing := next(_random_operations(program), None):
         # Others than eager's; and those that come after it would be others, too.
-        raise CaptureError(f"The {what} draws random numbers ({drawing}); it runs eager instead.")
+        raise CaptureError(f"The {what} draws random numbers ({drawing}); it runs uncompiled instead.")
     return program
 
 

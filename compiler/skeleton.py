@@ -48,7 +48,7 @@ class _Pickler(pickle.Pickler):
         if self._is_own_local(obj):
             raise CaptureError(
                 f"The model's own code keeps a function that exists in this process alone ({obj.__qualname__}), "
-                "which the compiler cannot be given; it runs eager."
+                "which the compiler cannot be given; it runs uncompiled."
             )
         if isinstance(obj, torch.Tensor):
             return self._composite(obj)
@@ -136,7 +136,7 @@ def _function_at(module: str, name: str, place: int | str, digest: str) -> Funct
         function = FunctionType(_codes_in(module, name)[place], names)
         function.__module__ = module
     if code_digest.bytecode_digest(function) != digest:
-        raise CaptureError(f"The code of {module} is another one in the compiling process; the model runs eager.")
+        raise CaptureError(f"The code of {module} is another one in the compiling process; the model runs uncompiled.")
     return function
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
+from ..common.log import logger
 from .entry import Entry
 from .files import IrregularFileError, OversizedFileError, read_regular, replace_text
 from .layout import machine_id
 from .manifest import Strict
 
-log = logging.getLogger("onegraph.graph_cache")
+log = logger("graph_cache")
 
 FIRST_USE_FILE = "outcome.json"
 _MOST_BYTES = 1 << 20

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import logging
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from ..common.log import logger
 from ..common.reasons import NewerManifest, UnreadableNow, Untrusted
 from . import layout
 from .crash import leftovers
@@ -34,7 +34,7 @@ from .manifest import MANIFEST_FILE, Manifest
 from .trust import private_folder
 from .trust.signing import Signer, TrustedEntry, read_trusted
 
-log = logging.getLogger("onegraph.graph_cache")
+log = logger("graph_cache")
 
 _LEAST_ROOM = 1 << 20  # bytes; with less, nothing is compiled or copied in
 _SURELY_UNUSED = 24 * 3600  # seconds without a use, where the file system has no locks that tell

@@ -7,7 +7,6 @@ shown, makes estimates and spares compiles; nothing else depends on it.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -16,12 +15,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ..common.log import logger
 from .files import replace_text
 from .key import GraphKey
 from .layout import machine_id
 from .manifest import Strict
 
-log = logging.getLogger("onegraph.graph_cache")
+log = logger("graph_cache")
 
 _MOST_BYTES = 16 << 20
 _MOST = 10_000  # graphs; of more, those restored longest ago are forgotten

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from ..common import reasons
+from ..common.log import logger
 from ..common.reasons import Reason
 from . import copies, first_use_results, layout
 from .crash.markers import Markers
@@ -46,7 +46,7 @@ from .sources.remote import Layers
 from .sources.source import Source, Taken, Wanted
 from .trust.signing import SIGNATURE_FILE, FaultyEntry, Signer, TrustedEntry, read_trusted
 
-log = logging.getLogger("onegraph.graph_cache")
+log = logger("graph_cache")
 
 CheckResult = (
     Sound | reasons.Damaged | reasons.NewerManifest | reasons.OlderManifest | reasons.UnreadableNow | reasons.Untrusted

@@ -27,7 +27,7 @@ class OneGraphCompileCLIP(io.ComfyNode):
                 "Runs the text model's blocks through compiled graphs: texts that it generates, prompts that it "
                 "encodes, or both. One set of graphs serves all lengths. The CLIP you put in stays as it is."
             ),
-            search_aliases=["onegraph", "text generation speed up", "llm", "prompt enhancer", "aot"],
+            search_aliases=[*inputs.SEARCHED, "text generation speed up", "llm", "prompt enhancer"],
             inputs=[
                 io.Clip.Input(
                     "clip",
@@ -39,6 +39,7 @@ class OneGraphCompileCLIP(io.ComfyNode):
             ],
             outputs=[io.Clip.Output()],
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            has_intermediate_output=True,  # a cached node's `ui` is in the history, too
             not_idempotent=True,  # the result knows its node's id: another node must not get it from the cache
         )
 
@@ -48,5 +49,4 @@ class OneGraphCompileCLIP(io.ComfyNode):
         node_id = cls.hidden.unique_id if cls.hidden else None
         dynprompt = cls.hidden.dynprompt if cls.hidden else None
         compiled, text = compile_clip(clip, ClipNodeOptions(backend, parts, when_missing), node_id, dynprompt)
-        show_intro(node_id, text=text)
-        return io.NodeOutput(compiled)
+        return io.NodeOutput(compiled, ui=show_intro(node_id, text=text))

@@ -29,7 +29,7 @@ class OneGraphCompileControlNet(io.ComfyNode):
                 "Runs the ControlNet itself through a compiled graph that is stored beside its file. Strength, start "
                 "and end need no new graph. The model that it steers is compiled by Compile Model (OneGraph)."
             ),
-            search_aliases=["onegraph", "controlnet speed up", "onediff", "aot"],
+            search_aliases=[*inputs.SEARCHED, "controlnet speed up"],
             inputs=[
                 io.ControlNet.Input(
                     "control_net",
@@ -42,6 +42,7 @@ class OneGraphCompileControlNet(io.ComfyNode):
             ],
             outputs=[io.ControlNet.Output()],
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            has_intermediate_output=True,  # a cached node's `ui` is in the history, too
             not_idempotent=True,  # the result knows its node's id: another node must not get it from the cache
         )
 
@@ -53,5 +54,4 @@ class OneGraphCompileControlNet(io.ComfyNode):
         compiled, text = compile_controlnet(
             control_net, ModelNodeOptions(backend, shapes, when_missing), node_id, dynprompt
         )
-        show_intro(node_id, text=text)
-        return io.NodeOutput(compiled)
+        return io.NodeOutput(compiled, ui=show_intro(node_id, text=text))

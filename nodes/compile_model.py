@@ -28,9 +28,9 @@ class OneGraphCompileModel(io.ComfyNode):
             description=(
                 "Runs the model's UNet, or each block of a diffusion transformer, through compiled graphs "
                 "that are stored beside the checkpoint. The first sampling step compiles them or restores cached "
-                "ones. What a graph cannot do runs eager, and the node shows why."
+                "ones. Everything else runs as usual, and the node shows why."
             ),
-            search_aliases=["onegraph", "torch compile", "speed up", "onediff", "aot"],
+            search_aliases=[*inputs.SEARCHED, "unet", "flux"],
             inputs=[
                 io.Model.Input(
                     "model",
@@ -42,6 +42,7 @@ class OneGraphCompileModel(io.ComfyNode):
             ],
             outputs=[io.Model.Output()],
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            has_intermediate_output=True,  # a cached node's `ui` is in the history, too
             not_idempotent=True,  # the result knows its node's id: another node must not get it from the cache
         )
 
@@ -51,5 +52,4 @@ class OneGraphCompileModel(io.ComfyNode):
         node_id = cls.hidden.unique_id if cls.hidden else None
         dynprompt = cls.hidden.dynprompt if cls.hidden else None
         compiled, text = compile_model(model, ModelNodeOptions(backend, shapes, when_missing), node_id, dynprompt)
-        show_intro(node_id, text=text)
-        return io.NodeOutput(compiled)
+        return io.NodeOutput(compiled, ui=show_intro(node_id, text=text))

@@ -28,7 +28,7 @@ class OneGraphCompileVAE(io.ComfyNode):
                 "Runs the VAE through compiled graphs that are stored beside the checkpoint. The VAE you put in stays "
                 "as it is; wire the one that comes out wherever it should be compiled, to one node or several."
             ),
-            search_aliases=["onegraph", "vae speed up", "onediff", "aot"],
+            search_aliases=[*inputs.SEARCHED, "vae speed up"],
             inputs=[
                 io.Vae.Input(
                     "vae",
@@ -41,6 +41,7 @@ class OneGraphCompileVAE(io.ComfyNode):
             ],
             outputs=[io.Vae.Output()],
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            has_intermediate_output=True,  # a cached node's `ui` is in the history, too
             not_idempotent=True,  # the result knows its node's id: another node must not get it from the cache
         )
 
@@ -53,5 +54,4 @@ class OneGraphCompileVAE(io.ComfyNode):
         dynprompt = cls.hidden.dynprompt if cls.hidden else None
         options = VaeNodeOptions(backend, parts, dynamic_resolution, when_missing)
         compiled, text = compile_vae(vae, options, node_id, dynprompt)
-        show_intro(node_id, text=text)
-        return io.NodeOutput(compiled)
+        return io.NodeOutput(compiled, ui=show_intro(node_id, text=text))

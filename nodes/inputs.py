@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from comfy_api.latest import io
 
+# What people type into the search for nodes who want this and do not know its name.
+SEARCHED = ("onegraph", "faster", "speed up", "optimize", "torch compile", "tensorrt", "onediff", "aot")
+
 
 def backend() -> io.Combo.Input:
     return io.Combo.Input(
@@ -29,7 +32,7 @@ def when_missing() -> io.Combo.Input:
         "when_missing",
         options=["wait", "background", "eager"],
         default="wait",
-        tooltip="When no graph is cached yet. wait: compile now, once. background: this run is eager, "
+        tooltip="When no graph is cached yet. wait: compile now, once. background: this run is uncompiled, "
         "a later run uses the graph. eager: never compile.",
     )
 

@@ -27,7 +27,7 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
             display_name="Load Checkpoint (OneGraph)",
             category="model/onegraph",
             description="Load Checkpoint, with its model and VAE run through compiled graphs.",
-            search_aliases=["onegraph", "checkpoint", "onediff", "load model"],
+            search_aliases=[*inputs.SEARCHED, "checkpoint", "load model"],
             inputs=[
                 io.Combo.Input("ckpt_name", options=loader.checkpoint_names(), tooltip="The checkpoint to load."),
                 inputs.backend(),
@@ -38,6 +38,7 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
             ],
             outputs=[io.Model.Output(), io.Clip.Output(), io.Vae.Output()],
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            has_intermediate_output=True,  # a cached node's `ui` is in the history, too
             not_idempotent=True,  # the result knows its node's id: another node must not get it from the cache
         )
 
@@ -60,5 +61,4 @@ class OneGraphLoadCheckpoint(io.ComfyNode):
         )
         options = vae_hook.VaeNodeOptions(backend, parts, dynamic_resolution, when_missing)
         compiled_vae, about_vae = vae_hook.compile_vae(plain_vae, options, node_id, dynprompt)
-        show_intro(node_id, model=about_model, VAE=about_vae)
-        return io.NodeOutput(compiled, clip, compiled_vae)
+        return io.NodeOutput(compiled, clip, compiled_vae, ui=show_intro(node_id, model=about_model, VAE=about_vae))

@@ -9,7 +9,6 @@ are accepted with any value. No input names a graph file that is read or written
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,10 +17,12 @@ from comfy_api.latest import io
 from typing_extensions import override
 
 from ..common import reasons
+from ..common.log import logger
 from ..host.comfyui import comfyui_nodes, loader
+from ..host.show import results
 from . import onediff_actions as actions
 
-log = logging.getLogger("onegraph.nodes")
+log = logger("nodes")
 
 _CUSTOM, _QUANTIZATION, _DEEP_CACHE, _TORCH_COMPILE = (
     io.Custom(name) for name in ("CUSTOM_BOOSTER", "QuantizationBooster", "DeepCacheBooster", "TorchCompileBooster")
@@ -211,7 +212,7 @@ _NODES: tuple[ReplacedNode, ...] = (
 @functools.cache
 def _tell(row: ReplacedNode) -> None:
     """Say once in the log that a workflow uses a node of OneDiff's."""
-    log.warning("OneGraph: %s", reasons.NodeOfOneDiff(row.title, row.now).text)
+    log.warning("%s", reasons.NodeOfOneDiff(row.title, row.now).text)
 
 
 class OneDiffNode(io.ComfyNode):
@@ -233,6 +234,7 @@ class OneDiffNode(io.ComfyNode):
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             is_output_node=row.is_output,
             is_deprecated=True,
+            has_intermediate_output=True,
             not_idempotent=True,  # the result may know its node's id: another node must not get it from the cache
         )
 
@@ -245,7 +247,7 @@ class OneDiffNode(io.ComfyNode):
             if cls.hidden
             else actions.ExecutedNode(None, None)
         )
-        return io.NodeOutput(*cls.row.run(inputs, node))
+        return io.NodeOutput(*cls.row.run(inputs, node), ui=results.ui(node.node_id))
 
 
 @functools.cache
@@ -259,7 +261,7 @@ def free_nodes() -> list[type[OneDiffNode]]:
     free = []
     for node in nodes():
         if comfyui_nodes.has_node(node.row.node_id):
-            log.info("OneGraph: %s", reasons.NodeIdTaken(node.row.node_id).text)
+            log.info("%s", reasons.NodeIdTaken(node.row.node_id).text)
         else:
             free.append(node)
     return free

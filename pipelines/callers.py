@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 import weakref
 from dataclasses import dataclass, field
@@ -13,7 +12,9 @@ from typing import Any
 
 import torch
 
-log = logging.getLogger("onegraph.pipelines")
+from ..common.log import logger
+
+log = logger("pipelines")
 
 _DEEPEST = 200  # frames from our call up to the pipeline's
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import threading
 import time
 import weakref
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 from ..common import reasons
+from ..common.log import logger
 from ..common.outputs import Output, is_finite, tensors_of
 from ..common.refused import Refused
 from ..compiler.process.progress import Progress
@@ -35,7 +35,7 @@ from .interception import Interception
 from .progress import CompileBar
 from .run import PipeRun, start_run, state_of
 
-log = logging.getLogger("onegraph.pipelines")
+log = logger("pipelines")
 
 _PAUSE_SECONDS = 2.0  # after which calls of a module without a pipeline ask again for a graph that was refused
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
+from ..common.log import logger
 from .component import PipeComponent
 from .families.blocks import Blocks
 
-log = logging.getLogger("onegraph.pipelines")
+log = logger("pipelines")
 
 _HALVES = (".encoder", ".decoder")  # of a VAE
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 
 from ..common import reasons
 from ..common.errors import PipelineError, in_brief
+from ..common.log import logger
 from . import pipe as pipes
 from . import saving
 from .component import PipeComponent
@@ -51,7 +51,7 @@ __all__ = [
     "update_graph_with_constant_folding_info",
 ]
 
-log = logging.getLogger("onegraph.pipelines")
+log = logger("pipelines")
 
 # Theirs: what it is here.
 _BACKENDS = {"oneflow": "auto", "nexfort": "inductor"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
+from ..common.log import logger
 from ..compiler.process.progress import Progress
 
-log = logging.getLogger("onegraph.pipelines")
+log = logger("pipelines")
 
 
 class CompileBar:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..common.reasons import Reason
-from ..runtime.calls.run_report import RunReport
+from ..runtime.calls.run_report import RunReport, faster
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ComponentReport:
         """One line without the name."""
         why = "; ".join(dict.fromkeys(reason.text for reason in self.eager))
         if not self.compiled_calls:
-            return f"eager: {why}" if why else "not called yet"
+            return f"uncompiled: {why}" if why else "not called yet"
         parts = [f"{self.compiled_calls} calls compiled", self.blocks_text or self.label]
         if self.blocks:
             return ", ".join(parts) + self._eager_text(why)
@@ -76,14 +76,14 @@ class ComponentReport:
         elif self.restore_s is not None:
             parts.append(f"restored in {self.restore_s:.2f} s")
         if self.speedup is not None:
-            parts.append(f"{self.speedup:.1f}x eager")
+            parts.append(faster(self.speedup))
         text = ", ".join(parts)
         if self.instead_of is not None:
             text += f"; compiled anew: {self.instead_of.text}"
         return text + self._eager_text(why)
 
     def _eager_text(self, why: str) -> str:
-        return f"; {sum(self.eager.values())} calls eager: {why}" if why else ""
+        return f"; {sum(self.eager.values())} calls uncompiled: {why}" if why else ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for programs."""

@@ -6,7 +6,6 @@ in it are signed like all others, and found, checked and loaded by the same look
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 
 from ..common import reasons
 from ..common.errors import PipelineError, in_brief
+from ..common.log import logger
 from ..common.reasons import Reason
 from ..graph_cache.copies import remove_copy
 from ..graph_cache.entry import Entry
@@ -29,7 +29,7 @@ from .first_calls import first_calls
 from .pipe import HANDLE, Handle, attach, handle_of
 from .report import ComponentReport
 
-log = logging.getLogger("onegraph.pipelines")
+log = logger("pipelines")
 
 
 def save_pipe(pipe: Any, dir: str | Path, *, overwrite: bool = False) -> None:

@@ -8,7 +8,6 @@ polynomial in symbols and in opaque terms (`FloorDiv`, `ModularIndexing`), whose
 from __future__ import annotations
 
 import contextlib
-import logging
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -16,10 +15,11 @@ from typing import Any
 import torch
 
 from ...common.errors import LoadError
+from ...common.log import logger
 from ...common.replaced import replaced
 from ...common.torch_private import require
 
-log = logging.getLogger("onegraph.compiler")
+log = logger("compiler")
 
 # Where an expression is evaluated, by the positions of its symbols in turn: scattered numbers, and numbers one below a
 # multiple of every common divisor beside small ones, where a quotient that grows does so. No two symbols have the same:

@@ -8,7 +8,6 @@ are called with tensors of the same sizes, and the first two of them were traced
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +19,11 @@ from torch.utils import _pytree as pytree
 
 from ...common.config_text import describe
 from ...common.errors import LoadError
+from ...common.log import logger
 from ...common.replaced import replaced
 from ...common.torch_private import require
 
-log = logging.getLogger("onegraph.compiler")
+log = logger("compiler")
 
 _SMALLEST = 8  # submodules of a block that is worth it
 _TABLES = ("_parameters", "_buffers", "_modules")  # what they hold is looked at, not they

@@ -77,7 +77,9 @@ class InductorRunner:
     def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
         missing = [n for n in self._names if n not in tensors]
         if missing:
-            raise BindError(f"The model lacks the weight {missing[0]} that the graph reads; it runs eager instead.")
+            raise BindError(
+                f"The model lacks the weight {missing[0]} that the graph reads; it runs uncompiled instead."
+            )
         addresses = {name: tensors[name].data_ptr() for name in self._names}
         if addresses == self._bound:
             return  # the graph knows nothing else of its weights, and CUDA graphs of it stay right
@@ -251,7 +253,7 @@ def _as_load_error() -> Iterator[None]:
         raise
     except Exception as error:
         raise LoadError(
-            f"The compiled graph could not be loaded ({in_brief(error)}); it runs eager instead."
+            f"The compiled graph could not be loaded ({in_brief(error)}); it runs uncompiled instead."
         ) from error
 
 
@@ -271,7 +273,7 @@ def _loaded(plan: RegionPlan | None, files: _Files) -> InductorRunner:
         region = files.loaded(region_file(step.region_type))
         shorts = [f"w{number}" for number in range(len(step.weights))]
         if set(region.constant_names()) != set(shorts):
-            raise LoadError("The compiled graph's regions do not read the weights of its plan; it runs eager.")
+            raise LoadError("The compiled graph's regions do not read the weights of its plan; it runs uncompiled.")
         weights = dict(zip(shorts, step.weights, strict=True))
         regions.append(BoundRegion(region, weights, step.inputs, step.outputs, freed))
     return InductorRunner(regions, plan.results)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -14,12 +13,13 @@ from typing import Any
 import torch
 
 from ...common.errors import in_brief
+from ...common.log import logger
 from ..worker_pool import WorkerPool
 from . import transfer
 from .packages import compile_region, region_file
 from .specialisation import ANY, Served
 
-log = logging.getLogger("onegraph.compiler")
+log = logger("compiler")
 
 ORDER_FILE = "regions.json"  # of a compile under way: the regions that workers may take, largest first
 _POLL_SECONDS = 0.05

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import logging
 import os
 import shutil
 import sys
@@ -27,12 +26,13 @@ from typing import Any
 import torch
 
 from ...common.errors import LoadError
+from ...common.log import logger
 from ...common.replaced import replaced
 from ...common.torch_private import require
 from . import for_windows
 from .target import cpu_digest
 
-log = logging.getLogger("onegraph.compiler")
+log = logger("compiler")
 
 MOST_BYTES = 2 << 30  # of what compiles of one user share
 _WRAPPER, _ALONE = ".wrapper.cpp", ".alone.cpp"

@@ -144,11 +144,11 @@ def read_description(folder: Path) -> Description:
     try:
         description = Description.model_validate_json((folder / DESCRIPTION_FILE).read_bytes())
     except (OSError, ValidationError) as error:
-        raise LoadError("The OneFlow graph's description cannot be read; it runs eager instead.") from error
+        raise LoadError("The OneFlow graph's description cannot be read; it runs uncompiled instead.") from error
     if description.oneflow != oneflow.VERSION:
         raise LoadError(
-            f"The graph was built by OneFlow {description.oneflow}, only {oneflow.VERSION} can be used; it runs eager "
-            "instead."
+            f"The graph was built by OneFlow {description.oneflow}, only {oneflow.VERSION} can be used; it runs "
+            "uncompiled instead."
         )
     return description
 
@@ -159,7 +159,7 @@ def read_job(folder: Path, description: Description) -> bytes:
         unpacker = zlib.decompressobj()
         data = unpacker.decompress((folder / JOB_FILE).read_bytes(), description.job_bytes + 1)
     except (OSError, zlib.error) as error:
-        raise LoadError("The OneFlow graph's file cannot be read; it runs eager instead.") from error
+        raise LoadError("The OneFlow graph's file cannot be read; it runs uncompiled instead.") from error
     if blake3(data).hexdigest() != description.blake3:
-        raise LoadError("The OneFlow graph's file is damaged; it runs eager instead.")
+        raise LoadError("The OneFlow graph's file is damaged; it runs uncompiled instead.")
     return data

@@ -268,7 +268,7 @@ class Library:
         try:
             job.ParseFromString(data)
         except self._decode_error as error:
-            raise LoadError("The graph's job cannot be read; it runs eager instead.") from error
+            raise LoadError("The graph's job cannot be read; it runs uncompiled instead.") from error
         return job
 
     def job_tensors(self, job: Any, kind: str) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -11,7 +11,7 @@ from .library import SHARED_DTYPES, Library
 from .program import Argument, Operation, Program
 from .table import TABLE, Ops
 
-_INSTEAD = "use the inductor backend or run eager"
+_INSTEAD = "use the inductor backend or run uncompiled"
 
 
 def check(program: Program) -> None:

@@ -80,11 +80,11 @@ class OneFlowRunner:
         for record in self._description.weights:
             if record.name not in tensors:
                 raise BindError(
-                    f"The model lacks the weight {record.name} that the graph reads; it runs eager instead."
+                    f"The model lacks the weight {record.name} that the graph reads; it runs uncompiled instead."
                 )
             _check(f"The weight {record.name}", tensors[record.name], record, self._device)
             if not tensors[record.name].is_contiguous():
-                raise BindError(f"The weight {record.name} is not contiguous in memory; it runs eager instead.")
+                raise BindError(f"The weight {record.name} is not contiguous in memory; it runs uncompiled instead.")
         weights = {name: tensors[name].detach() for name in self.constant_names()}
         elsewhere = {
             n for n, s in self._slots.items() if not s.private and s.tensor.data_ptr() != weights[n].data_ptr()
@@ -112,7 +112,7 @@ class OneFlowRunner:
         except Exception as error:
             self._slots = {}
             raise BindError(
-                f"OneFlow could not set the graph up ({in_brief(error)}); it runs eager instead."
+                f"OneFlow could not set the graph up ({in_brief(error)}); it runs uncompiled instead."
             ) from error
 
     def _check_memory(self, copies: int) -> None:
@@ -158,7 +158,7 @@ def load(folder: Path, device: torch.device, free_memory: FreeMemory) -> OneFlow
     if device == torch.device("cuda"):  # without an index: the current one
         device = torch.device("cuda", torch.cuda.current_device())
     if torch.device(description.device) != device:
-        raise LoadError(f"The graph was built for {description.device}, not for {device}; it runs eager instead.")
+        raise LoadError(f"The graph was built for {description.device}, not for {device}; it runs uncompiled instead.")
     data = graph.read_job(folder, description)
     library = oneflow.load()
     runtime.read(library, data, description)
@@ -180,7 +180,7 @@ def _check(what: str, tensor: torch.Tensor, record: TensorRecord, device: torch.
     if dtype != record.dtype or shape != list(record.shape):
         raise BindError(
             f"{what} is {dtype} {shape}, the graph was compiled for {record.dtype} {list(record.shape)}; "
-            "it runs eager instead."
+            "it runs uncompiled instead."
         )
 
 

@@ -40,7 +40,7 @@ def read(library: Library, data: bytes, description: Description) -> Any:
         ("output", description.outputs),
     ):
         if library.job_tensors(job, kind) != {r.op: (r.shape, r.dtype) for r in records}:
-            raise LoadError("The OneFlow graph's job and its description differ; it runs eager instead.")
+            raise LoadError("The OneFlow graph's job and its description differ; it runs uncompiled instead.")
     return job
 
 

@@ -43,8 +43,8 @@ class Reason:
     Attributes:
         code: names the kind for programs and never changes once released; the class's name in snake case, where the
             class gives no other.
-        sentence: template over the facts, see `_Template`: one clause without a full stop, as it follows "eager: " on a
-            node. A class whose clause takes more than that overrides `clause`.
+        sentence: template over the facts, see `_Template`: one clause without a full stop, as it follows "uncompiled: "
+            on a node. A class whose clause takes more than that overrides `clause`.
     """
 
     code: ClassVar[str]

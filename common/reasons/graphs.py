@@ -119,26 +119,26 @@ class BindFailed(Reason):
 
 
 class SlowerThanEager(Reason):
-    sentence = "the compiled graph is slower than eager here ({speedup:.2f}x)"
+    sentence = "the compiled graph is slower than the uncompiled model here ({speedup:.2f}x)"
     speedup: float
 
 
 class OtherResult(Reason):
-    sentence = "it returns {got} where eager returns {wanted}"
+    sentence = "it returns {got} where the uncompiled model returns {wanted}"
     got: str
     wanted: str
 
 
 class NotFinite(Reason):
-    sentence = "it returns values that are not finite where eager's are"
+    sentence = "it returns values that are not finite where the uncompiled model's are"
 
 
 class EagerNotFinite(Reason):
-    sentence = "eager is not finite here either, and the graph differs from it"
+    sentence = "the uncompiled model's values are not finite here either, and the graph differs from it"
 
 
 class TooFarFromEager(Reason):
-    sentence = "it differs from eager by {rel_l2:.2g} (relative L2, at most {bound:.2g} is rounding)"
+    sentence = "it differs from the uncompiled model by {rel_l2:.2g} (relative L2, at most {bound:.2g} is rounding)"
     rel_l2: float
     bound: float
 
@@ -146,7 +146,7 @@ class TooFarFromEager(Reason):
 class TooFarFromExact(Reason):
     """A graph of quantised weights is further from the result in float32 than eager, by relative L2."""
 
-    sentence = "it differs from the exact result by {graph:.2g}, eager by {eager:.2g} (relative L2)"
+    sentence = "it differs from the exact result by {graph:.2g}, the uncompiled model by {eager:.2g} (relative L2)"
     graph: float
     eager: float
 
@@ -173,7 +173,7 @@ class SpotCheckFailed(Reason):
 
 
 class GraphNotFinite(Reason):
-    sentence = "the graph returned values that are not finite where eager's are; it is not used again"
+    sentence = "the graph returned values that are not finite where the uncompiled model's are; it is not used again"
 
 
 class MemoryRanOut(Reason):

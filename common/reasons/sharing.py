@@ -120,4 +120,4 @@ class NoRoomForBundle(Reason):
     free: int
 
     def clause(self) -> str:
-        return f"the bundle's graphs take {self.needed / 1e6:.0f} MB, and {self.free / 1e6:.0f} MB are free"
+        return f"the bundle's graphs take {self.needed >> 20} MiB, and {self.free >> 20} MiB are free"

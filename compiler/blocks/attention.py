@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import logging
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,12 +25,13 @@ from typing import Any, Protocol
 import torch
 
 from ...backends import OPERATIONS
+from ...common.log import logger
 from ...signature import call_tree
 from ...signature.call_tree import OPTIONS, Form, NumberForm, UnknownArgumentError, flatten, leaf_forms, rebuild
 from ...signature.functions import Function, fold
 from ...signature.option_reads import RecordedOptions
 
-log = logging.getLogger("onegraph.compiler")
+log = logger("compiler")
 
 
 _SCHEMA = "attend(Tensor(a!)[] tensors, str function, str call, SymInt[] numbers, SymInt[] shape) -> Tensor"
@@ -88,7 +88,9 @@ def _register() -> torch.library.Library | None:
         torch.library.register_fake(f"{OPERATIONS}::attend", _fake, lib=library)
         return library
     except RuntimeError:
-        log.warning("another copy of OneGraph is loaded: this one runs blocks eager where users choose an attention")
+        log.warning(
+            "another copy of OneGraph is loaded: this one runs blocks uncompiled where users choose an attention"
+        )
         return None
 
 

@@ -288,7 +288,7 @@ def _captured(
             around = functools.partial(_rewritten, settings)
             program = exported(call, inputs, (dims,), "block", around, prefer_deferred_runtime_asserts_over_guards=True)
         except (UnreadableOptionsError, UnknownArgumentError) as error:
-            raise CaptureError(f"The block could not be captured: {error}; it runs eager instead.") from error
+            raise CaptureError(f"The block could not be captured: {error}; it runs uncompiled instead.") from error
         narrower = sizes.bounded(slices(program, sizes), [*calls.records, *calls.served])
         narrower = narrower.same(same_symbols(program, sizes))
         unused = last_unused or attention.last_is_unused(program)
@@ -297,7 +297,7 @@ def _captured(
         mutated, sizes, last_unused = call.seen.changed, narrower, unused
     seen = call.seen
     if seen.changed != seen.mutated:
-        raise CaptureError("The block changes other arguments each time it is called; it runs eager instead.")
+        raise CaptureError("The block changes other arguments each time it is called; it runs uncompiled instead.")
     assert seen.results is not None
     signature = CallRules(
         calls.form,

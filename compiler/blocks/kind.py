@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from ...common.errors import CaptureError, TooSmallError
+from ...common.log import logger
 from ...signature import call_tree
 from ...signature.call_rules import Attention
 from ...signature.call_tree import JSON, Form, NumberForm
@@ -25,7 +25,7 @@ from .outer_call import OuterCall, Varying
 from .records import recording
 from .repeated import repeated_blocks
 
-log = logging.getLogger("onegraph.compiler")
+log = logger("compiler")
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def capture_kind(
     """
     blocks = repeated_blocks(model)
     if kind.block not in blocks:
-        raise CaptureError(f"The model has no block {kind.block} in the compiling process; it runs eager instead.")
+        raise CaptureError(f"The model has no block {kind.block} in the compiling process; it runs uncompiled instead.")
 
     def captured_for(calls: BlockCalls) -> CapturedBlock:
         return capture_block(settings.plain(blocks[kind.block]), calls, device, settings, watching)

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 
+from ...common.log import logger
 from ...signature import call_tree
 from ...signature.call_tree import JSON, OPTIONS, Form, TensorForm, flatten, leaf_forms
 from ...signature.parameters import as_call, options_of, parameters_of
 from . import other_sizes, text_calls
 from .records import Mark, Recording
 
-log = logging.getLogger("onegraph.compiler")
+log = logger("compiler")
 
 _Sides: TypeAlias = Literal["all", "longest", "first", "none"]
 _PLAIN = (bool, int, float, str)

@@ -266,7 +266,7 @@ def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> C
             _describe_references(function, rules, references)
             _describe_choices(path, rules, references)
     if roots and not any(full.partition(":")[0].partition(".")[0] in roots for full in functions):
-        raise CaptureError("The functions that the model runs could not be recorded; it runs eager instead.")
+        raise CaptureError("The functions that the model runs could not be recorded; it runs uncompiled instead.")
     methods = {full.rpartition(".")[2] for full in functions if "." in full.partition(":")[2]}
     for cls, name, text in sorted(_class_values(module, names)):
         references[f"{cls}.{name}"] = text

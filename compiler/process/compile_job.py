@@ -208,7 +208,9 @@ def _all_read(names: Sequence[str], built: _Built) -> Sequence[str]:
     """
     inlined = sorted((set(built.weights) - set(names)) & built.used)
     if inlined:
-        raise CompileError(f"The compiler put the weight {inlined[0]} into the code by value; it runs eager instead.")
+        raise CompileError(
+            f"The compiler put the weight {inlined[0]} into the code by value; it runs uncompiled instead."
+        )
     return names
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import queue
 import signal
@@ -17,12 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...common.errors import Cause, ChildDiedError, CompileError, in_brief
+from ...common.log import logger
 from ...graph_cache.crash import leftovers
 from . import ready_workers
 from .job import LOG_FILE, Checked, Compiled, Done, Failed, Job, Message, Regions, Stage, from_json, write_job
 from .progress import STAGES, Estimate, Progress
 
-log = logging.getLogger("onegraph.compiler")
+log = logger("compiler")
 
 POLL_SECONDS = 0.1
 LIMIT_SECONDS = 1800.0  # of a compile in all; the longest measured takes five minutes

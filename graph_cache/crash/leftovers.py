@@ -6,7 +6,6 @@ Nothing is removed in a folder that somebody else could exchange for another.
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import shutil
 import tempfile
@@ -14,13 +13,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ...common.log import logger
 from ..files import discard, is_own, is_plain_folder
 from ..layout import STAGING_FOLDER, listed_now, user_folder
 from ..manifest import MANIFEST_FILE
 from ..trust import private_folder
 from .liveness import WRITING_SECONDS, OwnerState, is_unfinished, owning, read_owner, state
 
-log = logging.getLogger("onegraph.graph_cache")
+log = logger("graph_cache")
 
 OWNER_FILE = ".owner"  # in a folder of `owned_folder`: whose it is
 

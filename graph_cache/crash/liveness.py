@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import logging
 import os
 import stat
 import time
@@ -22,11 +21,12 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
+from ...common.log import logger
 from ..files import lock, open_regular, private
 from ..layout import machine_id
 from ..manifest import Strict
 
-log = logging.getLogger("onegraph.graph_cache")
+log = logger("graph_cache")
 
 OwnerState = Literal["alive", "dead", "unknown"]
 

@@ -7,7 +7,6 @@ Nobody waits for that longer than a minute, and where no lock can be had graphs 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ...common.log import logger
 from ...common.memory import in_words
 from ..copies import remove_copy
 from ..crash import leftovers
@@ -24,7 +24,7 @@ from . import budget, leases, marks
 from .listing import Listed, bytes_below, bytes_on_disk
 from .scan import Scan
 
-log = logging.getLogger("onegraph.graph_cache")
+log = logger("graph_cache")
 
 LOCK_FILE = "budget.lock"
 _PATIENCE, _PAUSE = 60.0, 0.005  # seconds

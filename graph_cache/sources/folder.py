@@ -5,12 +5,12 @@ Whoever may write such a folder changes nothing but what is found: a signature c
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...common.errors import in_brief
+from ...common.log import logger
 from ...common.reasons import NotSaved, Reason, UnreadableNow
 from ..copies import signatures_of
 from ..entry import Entry
@@ -23,7 +23,7 @@ from ..model_hash import ModelSource
 from ..trust.signing import FaultyEntry, Signer, TrustedEntry, read_trusted
 from .source import Taken, Wanted
 
-log = logging.getLogger("onegraph.graph_cache")
+log = logger("graph_cache")
 
 
 @dataclass(frozen=True)

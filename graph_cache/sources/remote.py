@@ -12,7 +12,6 @@ gone or lying costs one bounded wait, and is then left alone for a while. One lo
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +23,7 @@ from pydantic import ValidationError
 
 from ...common import reasons
 from ...common.errors import in_brief
+from ...common.log import logger
 from ...common.reasons import Reason
 from ..entry import Entry
 from ..home import Home, SignedGraph, equals_one
@@ -38,7 +38,7 @@ from .records import Index, Publisher, Record, RemoteGraph
 from .source import Taken, Wanted, verify
 from .transport import Address, Patience, Remote, StoreError
 
-log = logging.getLogger("onegraph.graph_cache")
+log = logger("graph_cache")
 
 FIRST_REST, LONGEST_REST = 60.0, 600.0  # seconds in which a store that failed is not asked; doubled each time
 _MISS_SECONDS = 60.0  # in which a store is not asked again for what it did not have

@@ -7,7 +7,6 @@ of its own, which nobody waits for once its time is over.
 from __future__ import annotations
 
 import importlib
-import logging
 import math
 import os
 import re
@@ -24,10 +23,11 @@ from urllib.parse import unquote, urlsplit
 
 from ...common import reasons
 from ...common.errors import OneGraphError, in_brief
+from ...common.log import logger
 from ...common.reasons import Reason
 from .store_folder import BadNameError, Folder
 
-log = logging.getLogger("onegraph.graph_cache")
+log = logger("graph_cache")
 
 STORES = "ONEGRAPH_STORES"  # addresses, separated by commas or white space, in the order in which they are asked
 WAIT = "ONEGRAPH_STORES_WAIT"  # seconds

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from blake3 import blake3
 from pydantic import Field, ValidationError
 
 from ...common.errors import in_brief
+from ...common.log import logger
 from ...common.reasons import (
     Damaged,
     NewerManifest,
@@ -41,7 +41,7 @@ from ..manifest import Strict
 from . import key_file, private_folder
 from .publishers import Published, Publishers
 
-log = logging.getLogger("onegraph.graph_cache")
+log = logger("graph_cache")
 
 KEY_FILE = "signing.key"
 KEY_VARIABLE = "ONEGRAPH_SIGNING_KEY"

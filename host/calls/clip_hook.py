@@ -162,7 +162,7 @@ def compile_clip(
     """A copy of a CLIP whose texts run through graphs, and a sentence for the node. Cheap: compiles nothing."""
     plain = unhooked(clip, Calls)
     if options.backend == "off":
-        return plain, "off: texts run eager"
+        return plain, "off: texts run uncompiled"
     lacking = contract.refusal("CLIP")
     if lacking is not None:
         return plain, eager_text(lacking)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 
 from ...backends import rebuilder
 from ...common import memory
+from ...common.log import logger
 from ...common.reasons import Reason
 from ...common.refused import Refused
 from ...compiler.process import ready_workers
@@ -35,7 +35,7 @@ from ..weights import eligibility, host_memory, paged_weights
 from ..weights.quantised import composites
 from .run import HostRun
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 
 class NodeComponent(component.Component):
@@ -184,11 +184,6 @@ class NodeComponent(component.Component):
             held = host_memory.announce_captures(device)
             report.captured_bytes = held if report.compiled_calls else 0
         report.finish()
-        text = f"{self.part}: {report.text()}" if self.part else report.text()
-        if self.node_id is not None:
-            status.last_runs[f"{self.node_id}:{self.part}" if self.part else self.node_id] = report
-        level = logging.WARNING if report.eager else logging.INFO
-        log.log(level, "OneGraph%s: %s", f" (node {self.node_id})" if self.node_id else "", text)
         report_run(self.node_id, self.part, report)
 
 

@@ -197,7 +197,7 @@ def compile_controlnet(
     """A copy of a CONTROL_NET that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
     family = family_for(control_net)
     if isinstance(family, Reason):
-        text = "off: the ControlNet runs eager" if options.backend == "off" else eager_text(family)
+        text = "off: the ControlNet runs uncompiled" if options.backend == "off" else eager_text(family)
         return control_net, text
     from comfy.patcher_extension import CallbacksMP
 
@@ -207,7 +207,7 @@ def compile_controlnet(
     for callback in (CallbacksMP.ON_CLEANUP, CallbacksMP.ON_DETACH):
         patcher.remove_callbacks_with_key(callback, KEY)
     if options.backend == "off":
-        return clone, "off: the ControlNet runs eager"
+        return clone, "off: the ControlNet runs uncompiled"
     source = model_source.source_of(patcher, module, dynprompt, node_id, _LOADERS)
     in_blocks = isinstance(family, Blocks)
     hook = (ControlBlocksHook if in_blocks else ControlNetHook)(family, options, node_id, source)

@@ -125,7 +125,7 @@ def compile_model(
     detach(clone)
     module: Any = getattr(clone.model, "diffusion_model", None)
     if options.backend == "off":
-        return clone, "off: the model runs eager"
+        return clone, "off: the model runs uncompiled"
     family = family_of(module, MODELS)
     if isinstance(family, Reason) and not _has_blocks(module):
         return clone, eager_text(family)

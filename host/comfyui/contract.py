@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import logging
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,9 +19,10 @@ from types import ModuleType
 from typing import Any, Literal
 
 from ...common import reasons
+from ...common.log import logger
 from ...common.reasons import Reason
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 Feature = Literal[
     "model", "blocks", "ControlNet", "VAE", "CLIP", "DynamicVRAM", "memory", "texts", "loading", "headers", "baking"
@@ -243,7 +243,7 @@ def check(families: Iterable[tuple[Feature, tuple[Use, ...]]]) -> None:
         try:
             lacking = refusal(feature, used)
         except Exception:  # an import of the host's own failed
-            log.exception("OneGraph: what ComfyUI offers for %s could not be inspected", feature)
+            log.exception("what ComfyUI offers for %s could not be inspected", feature)
             continue
         if lacking is not None:
-            log.warning("OneGraph: %s", lacking.text)
+            log.warning("%s", lacking.text)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...common.log import logger
 from ...graph_cache.model_hash import ModelSource, hash_file
 from ...runtime.weights_digest import weights_digest
 from .comfyui_nodes import comfyui_nodes
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 # Loader inputs that name a model file, and ComfyUI's folder for it.
 _LOADER_INPUTS = {

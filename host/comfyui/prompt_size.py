@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-log = logging.getLogger("onegraph.host")
+from ...common.log import logger
+
+log = logger("host")
 
 _SIDES = range(256, 2049, 64)  # pixels
 _MOST_PIXELS = 1536 * 1536  # of all images; a warm-up takes no more memory than that

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ...common.errors import in_brief
+from ...common.log import logger
 from ...runtime.calls.requests import COMPONENT as BLOCK
 from ..weights import weightless
 from .explain import Finding, model_findings
 from .sampled_models import SampledModel
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 # hit: graphs are here; miss: one would be compiled; refused: it runs uncompiled; recorded: blocks whose calls a run
 # records first; unknown: only a run tells.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import threading
 import uuid
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...common.errors import in_brief, without_paths
+from ...common.log import logger
 from ...runtime.obtain.registry import registry
 from ..comfyui import host_routes
 from ..comfyui.comfyui_nodes import comfyui_nodes
@@ -19,7 +19,7 @@ from ..jobs.trial_runs import JobError, NodeType, Prompt, nodes_of_ours, refusal
 from ..show import events, status
 from .answers import AnswerBody
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
 MOST_WAITING = 10
@@ -232,7 +232,7 @@ def _verdict(runs: dict[str, list[dict[str, Any]]], compiles: int) -> str:
     if not reports:
         return "No node of OneGraph ran. Look at what they show."
     if eager:
-        return f"A run compiles nothing now. Some calls run eager ({', '.join(eager)})."
+        return f"A run compiles nothing now. Some calls run uncompiled ({', '.join(eager)})."
     return "A run compiles nothing now, and all of its calls run through graphs."
 
 

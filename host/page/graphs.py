@@ -184,7 +184,8 @@ def prune(fields: Prune) -> PruneResult:
     if fields.beside:
         done = disk.prune_copies(inventory.unusable(), model_files.folders(), fields.dry_run)
     else:
-        due = inventory.over(disk.allowance.bytes)
+        over, unusable = inventory.over(disk.allowance.bytes), inventory.unusable()
+        due = (lambda one, total: unusable(one, total) or over(one, total)) if fields.unusable else over
         done = (disk.would_prune if fields.dry_run else disk.prune)(due)
     return PruneResult(
         removed=_described(done.removed),

@@ -23,6 +23,14 @@ class NoFields(RequestBody):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class StatusOf(RequestBody):
+    """Attributes: `prompt_id`: the prompt that is asked for; none: the process."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    prompt_id: str | None = Field(default=None, max_length=100)
+
+
 # Graphs -----------------------------------------------------------------------------------------------------
 
 
@@ -107,10 +115,13 @@ class ActionResult(AnswerBody):
 
 
 class Prune(RequestBody):
-    """Attributes: `beside`: remove the copies beside checkpoints that nothing here can use, instead of the budget's."""
+    """Attributes: `beside`: remove the copies beside checkpoints that nothing here can use, instead of the budget's.
+    `unusable`: remove what nothing here can use, too, whatever the budget.
+    """
 
     dry_run: bool = Field(strict=True)
     beside: bool = Field(default=False, strict=True)
+    unusable: bool = Field(default=False, strict=True)
 
 
 class PruneResult(AnswerBody):

@@ -7,10 +7,10 @@ from typing import Any
 
 from ...backends import cuda_graphs
 from ...runtime.obtain.registry import registry
-from ..show import badges, progress
+from ..show import badges, progress, results
 from ..show import status as node_status
 from .answers import WithStatus
-from .models import Badges, NoFields, Readiness
+from .models import Badges, NoFields, Readiness, StatusOf
 from .texts import texts_without_paths
 from .warm_up import warm_up
 
@@ -48,9 +48,12 @@ def status() -> dict[str, Any]:
     return shown
 
 
-def read(fields: NoFields) -> dict[str, Any]:
-    """GET status."""
-    return status()
+def read(fields: StatusOf) -> dict[str, Any]:
+    """GET status: of this process, or what one prompt ended with."""
+    if fields.prompt_id is None:
+        return status()
+    ended = node_status.has_ended(fields.prompt_id)
+    return {"prompt_id": fields.prompt_id, "ended": ended, "nodes": results.of_prompt(fields.prompt_id)}
 
 
 def all_badges(fields: NoFields) -> Badges:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from ...common import reasons
+from ...common.log import logger
 from ...common.plain_text import plain
 from .access import change_refusal, refusal
 from .answers import Answer, Refusal, Route, Text, WithStatus
@@ -20,7 +20,7 @@ from .texts import texts_without_paths
 if TYPE_CHECKING:
     from aiohttp import web
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 MOST_BYTES = 4 << 20  # of a request: workflows may hold drawings
 _MOST_DETAIL = 300

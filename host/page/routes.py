@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-
+from ...common.log import logger
 from . import bake, graphs, metrics, model_list, process, request_handler, settings, workflows
 from .access import change_refusal, refusal
 from .answers import GraphRequest, JobRequest, Route
-from .models import ChangedSettings, EditorWorkflow, ListOfGraphs, NoFields, Prune, Workflow
+from .models import ChangedSettings, EditorWorkflow, ListOfGraphs, NoFields, Prune, StatusOf, Workflow
 from .process import status
 from .texts import texts_without_paths
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 __all__ = ["ROUTES", "change_refusal", "refusal", "register", "status", "texts_without_paths"]
 
 ROUTES = (
-    Route("GET", "status", NoFields, process.read),
+    Route("GET", "status", StatusOf, process.read),
     Route("GET", "graphs", ListOfGraphs, graphs.list_graphs),
     Route("GET", "graphs/{id}", GraphRequest, graphs.details),
     Route("POST", "graphs/{id}/verify", GraphRequest, graphs.verify),
@@ -60,5 +59,5 @@ def register() -> None:
     try:
         server.app.on_startup.append(started)  # when all custom nodes are there
     except Exception:  # a host that begins otherwise
-        log.warning("OneGraph: the warm-up list is restored while custom nodes load", exc_info=True)
+        log.warning("the warm-up list is restored while custom nodes load", exc_info=True)
         warm_up.start()

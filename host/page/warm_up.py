@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import os
 import re
 import threading
@@ -20,6 +19,7 @@ import torch
 
 from ... import backends
 from ...common.errors import BackendError
+from ...common.log import logger
 from ...common.reasons import NoGraph, Reason
 from ...graph_cache.disk import report
 from ...graph_cache.disk.listing import Listed
@@ -37,7 +37,7 @@ from ...signature.declared import ShapeRange
 from ..capture import compile_client
 from ..comfyui.garbage import no_collection
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 VARIABLE = "ONEGRAPH_WARM_UP"
 ALL = "*"  # the line for all graphs of the remote stores that can be used here
@@ -68,7 +68,7 @@ class WarmUp:
         try:
             lines = read_regular(Path(text), _MOST_BYTES).decode().splitlines()
         except (OSError, ValueError) as error:
-            log.warning("OneGraph: %s cannot be read, so nothing is ready: %s", VARIABLE, error)
+            log.warning("%s cannot be read, so nothing is ready: %s", VARIABLE, error)
             lines = [f"the list in {VARIABLE}"]
         names = [*dict.fromkeys(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))]
         with self._lock:
@@ -92,9 +92,9 @@ class WarmUp:
                     with self._lock:
                         self._left.remove(name)
         except Exception:  # the server is there without it, and says that it is not ready
-            log.exception("OneGraph: the warm-up list could not be restored")
+            log.exception("the warm-up list could not be restored")
         if self._left:
-            log.warning("OneGraph: no graph was restored for %s", ", ".join(self.waiting_for()))
+            log.warning("no graph was restored for %s", ", ".join(self.waiting_for()))
 
 
 def fetch(digest: str) -> None:
@@ -106,7 +106,7 @@ def fetch(digest: str) -> None:
     if isinstance(fetched, Taken):
         registry().counters.fetches += 1
     elif isinstance(fetched, Reason):
-        log.info("OneGraph: %s... was not fetched: %s", digest[:_SHOWN], fetched.text)
+        log.info("%s... was not fetched: %s", digest[:_SHOWN], fetched.text)
 
 
 def _usable(manifest: Manifest) -> Reason | None:
@@ -151,7 +151,7 @@ def restore(name: str, entries: Sequence[Listed]) -> bool:
             if registry().loaded(request.key, request.device) is not None:
                 loaded += 1
                 break
-    log.info("OneGraph: %d of %d graphs of %s are restored", loaded, len(matching), name)
+    log.info("%d of %d graphs of %s are restored", loaded, len(matching), name)
     return bool(matching) and loaded == len(matching)
 
 

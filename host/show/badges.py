@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
@@ -11,14 +10,15 @@ from typing import Literal
 
 from ...common import remedies
 from ...common.errors import without_paths
+from ...common.log import logger
 from ...common.reasons import Reason
 from ...common.strict import Strict
 from ...compiler.process.progress import Progress
-from ...runtime.calls.run_report import RunReport
+from ...runtime.calls.run_report import RunReport, faster
 from . import events, status
 from .status import Origin
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 BadgeState = Literal["waiting", "not_run", "compiling", "restored", "compiled", "eager", "partly"]
 _EVERY = 0.5  # seconds between two events of one compile
@@ -128,7 +128,7 @@ def of(node_id: str, origin: Origin) -> Badge | None:
     share = _compiles.get((node_id, origin))
     if origin == status.origin_of(node_id):
         reports = status.reports_of(node_id)
-        badge = _after(reports, status.refusals_of(node_id))
+        badge = after(reports, status.refusals_of(node_id))
         if badge.state == "waiting" and (reports or status.has_ended(origin.prompt_id)):
             badge = badge.model_copy(update={"state": "not_run", "text": "not run"})
     elif share is None:
@@ -141,7 +141,7 @@ def of(node_id: str, origin: Origin) -> Badge | None:
     return badge.model_copy(update={"state": "compiling", "text": f"compiling {share:.0%}", "progress": share})
 
 
-def _after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
+def after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
     """Make the badge after some runs; `refusals`: why there are none that could be compiled."""
     compiled = sum(report.compiled_calls for report in reports)
     whole: Counter[Reason] = Counter()
@@ -194,14 +194,14 @@ def _text(badge: Badge, eager_calls: int) -> str:
     """A badge's few words. `eager_calls`: of the model and of its blocks."""
     if badge.state == "partly":
         some = f"{badge.eager_calls} of {badge.calls} calls" if badge.eager_calls else f"{eager_calls} block calls"
-        return f"{some} eager"
+        return f"{some} uncompiled"
     if badge.state not in ("compiled", "restored"):
-        return badge.state
+        return "uncompiled" if badge.state == "eager" else badge.state
     parts = []
     if (seconds := badge.seconds) is not None:
         parts.append(f"{badge.state} {seconds:.1f} s" if seconds < 10 else f"{badge.state} {seconds:.0f} s")
     if badge.speedup is not None:
-        parts.append(f"{badge.speedup:.1f}x")
+        parts.append(faster(badge.speedup))
     if badge.blocks_speedup is not None:
-        parts.append(f"blocks {badge.blocks_speedup:.1f}x at first use")
+        parts.append(f"blocks {faster(badge.blocks_speedup)} at first use")
     return ", ".join(parts) or badge.state

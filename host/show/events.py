@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 from typing import Any, Literal
 
+from ...common.log import logger
 from ...graph_cache.layout import machine_id
 from ...runtime.obtain.registry import registry
 from ..comfyui.prompt_server import prompt_server
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 Event = Literal["onegraph.badge", "onegraph.text", "onegraph.graphs", "onegraph.bake"]
 _PAUSE = 1.0  # seconds between two events that the list of graphs has changed

@@ -6,11 +6,13 @@ import logging
 import time
 from typing import Any
 
+from ...common import remedies
+from ...common.log import logger
 from ...compiler.process.progress import Progress
 from ...runtime.calls.run_report import RunReport
-from . import badges, events, status
+from . import badges, events, results, status
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 _TEXT_EVERY = 0.5
 _LOG_EVERY = 10.0
@@ -19,18 +21,39 @@ _LOG_EVERY = 10.0
 texts: dict[str, str] = {}
 
 
-def show_intro(node_id: str | None, **intros: str) -> None:
-    """Show what a node has to say before its first run: `model=` and `VAE=`, or `text=` where it has one thing only."""
+def show_intro(node_id: str | None, **intros: str) -> dict[str, Any] | None:
+    """Show what a node has to say before its first run: `model=` and `VAE=`, or `text=` where it has one thing only.
+
+    Returns:
+        The node's `ui`, from which ComfyUI's history has what the runs to come will be.
+    """
     if node_id is not None:
         show(node_id, status.intro(node_id, {"" if k == "text" else k: v for k, v in intros.items()}))
         badges.send(node_id)
+        results.note(node_id, texts[node_id])
+    return results.ui(node_id)
 
 
 def report_run(node_id: str | None, part: str, report: RunReport) -> None:
     """Show a run that is over, below the others of the same prompt. `part` is empty for a model's."""
+    _log_run(node_id, part, report)
     if node_id is not None:
         show(node_id, status.added(node_id, part, report))
         badges.send(node_id)
+        results.note(node_id, texts[node_id])
+
+
+def _log_run(node_id: str | None, part: str, report: RunReport) -> None:
+    """Log a run: for users where something changed, and as a warning only where something has to be mended."""
+    before = None
+    if node_id is not None:
+        name = f"{node_id}:{part}" if part else node_id
+        before = status.last_runs.get(name)
+        status.last_runs[name] = report
+    level = logging.DEBUG
+    if before is None or report.outcome != before.outcome or report.has_compiled:
+        level = logging.WARNING if any(map(remedies.is_fault, report.reasons)) else logging.INFO
+    log.log(level, "%s", ": ".join(filter(None, (node_id and f"node {node_id}", part, report.text()))))
 
 
 def show(node_id: str, text: str) -> None:
@@ -70,4 +93,4 @@ class CompileProgress:
             show(self._node_id, status.with_progress(self._node_id, text))
         if now - self._logged >= _LOG_EVERY:
             self._logged = now
-            log.info("OneGraph: %s", text)
+            log.info("%s", text)

@@ -28,7 +28,7 @@ class EagerText(str):
     reason: Reason
 
     def __new__(cls, reason: Reason) -> EagerText:
-        text = super().__new__(cls, f"eager: {reason.text}")
+        text = super().__new__(cls, f"uncompiled: {reason.text}")
         text.reason = reason
         return text
 

@@ -9,7 +9,6 @@ While a run lasts it stands there for the weights, too, that the run keeps alive
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +16,13 @@ from typing import Any
 import torch
 
 from ...common import memory
+from ...common.log import logger
 from ...runtime.graphs.binding import is_held, release_held
 from ...runtime.obtain.registry import registry
 from ..comfyui import contract
 from ..comfyui.prompt_server import prompt_server
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 _UNLOAD_ALL = 1e29  # bytes: who asks for more wants everything gone, not room for something
 _FIRST = 1 << 60  # the host asks first whose weights are elsewhere for the most part

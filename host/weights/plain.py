@@ -41,13 +41,13 @@ def _plain_layer(module: torch.nn.Module) -> torch.nn.Module | None:
     if ggml.is_served(module):
         refused = ggml.refusal(module, _where(module, ""), brought=False)
         if refused is not None:
-            raise CaptureError(f"{refused.text}; it runs eager.")
+            raise CaptureError(f"{refused.text}; it runs uncompiled.")
         return ggml.DequantisingLinear(module)
     if not _has_quantised(module):
         return None
     refused = _layer_refusal(module, "")
     if refused is not None:
-        raise CaptureError(f"{refused.text}; it runs eager.")
+        raise CaptureError(f"{refused.text}; it runs uncompiled.")
     return FORMATS[_format_of(module)].plain(module)
 
 

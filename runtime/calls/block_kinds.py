@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import torch
 
 from ...common import reasons
 from ...common.errors import in_brief
+from ...common.log import logger
 from ...common.reasons import Reason
 from ...common.refused import Refused
 from ...compiler.blocks.kind import KindCalls
@@ -35,7 +35,7 @@ from .requests import block_request
 from .run import Run
 from .run_block import RunBlock
 
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 MOST_KINDS = 8  # of blocks of one architecture, so that calls that differ each time cannot compile without end
 MOST_LEARNED = 3  # further graphs of one kind, each for sizes that the rules of the one before do not admit

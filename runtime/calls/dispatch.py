@@ -8,7 +8,6 @@ reporting, and falling back to eager.
 from __future__ import annotations
 
 import functools
-import logging
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from ...common import reasons
+from ...common.log import logger
 from ...common.outputs import Output, is_finite, mapped
 from ...common.reasons import Reason
 from ...common.refused import Refused
@@ -31,7 +31,7 @@ from .run import Run
 from .seen_calls import MOST_SEEN, Seen, plain
 from .serve import Failed, serve
 
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 MOST_EXACT = 8  # exact compiles per architecture and process, so that changing sizes cannot compile without end
 

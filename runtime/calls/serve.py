@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ...common import reasons
 from ...common.errors import in_brief
+from ...common.log import logger
 from ...common.refused import Refused
 from ..graphs.loaded_graph import Changed
 
 T = TypeVar("T")
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 
 @dataclass(frozen=True)
@@ -39,5 +39,5 @@ def serve(attempt: Callable[[bool], T | Changed], known: bool) -> T | Failed:
         assert not isinstance(served, Changed)  # it was checked
         return served
     except Exception as error:  # never into the queue
-        log.exception("a compiled call failed, eager takes over")
+        log.exception("a compiled call failed and runs uncompiled")
         return Failed(reasons.CallFailed(type(error).__name__, in_brief(error, 120)))

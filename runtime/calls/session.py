@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import threading
 import weakref
 from collections import Counter
@@ -15,6 +14,7 @@ import torch
 
 from ...common import reasons
 from ...common.errors import in_brief
+from ...common.log import logger
 from ...common.reasons import Reason
 from ...common.refused import Refused
 from ...common.torch_private import hook_tables, is_compiled_by_torch
@@ -39,7 +39,7 @@ from .run_block import RunBlock
 from .serve import Failed, serve
 from .weight_source import Brought
 
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 
 class BlockRun:

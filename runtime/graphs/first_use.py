@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ import torch
 
 from ...common import reasons
 from ...common.errors import in_brief
+from ...common.log import logger
 from ...common.outputs import Output, mapped
 from ...common.reasons import Reason
 from ...common.torch_private import driver_version
@@ -24,7 +24,7 @@ from ..policy import Policy
 from . import faithfulness
 
 T = TypeVar("T")
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 _PAIRS = 3  # at most, besides the one that is compared, of a first call; one of each later one
 _IN_A_ROW_MS = 20.0  # of short calls on a GPU that are timed together: alone, launching kernels takes longest

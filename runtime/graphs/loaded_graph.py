@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from ...backends import Runner
 from ...backends.cuda_graphs import Release
 from ...common import reasons
 from ...common.errors import BindError
+from ...common.log import logger
 from ...common.outputs import Output, tensors_of
 from ...common.reasons import Reason
 from ...common.refused import Refused
@@ -35,7 +35,7 @@ from .first_use import CheckFailed, Comparison, FirstUseCheck
 from .graph_options import GraphOptions
 from .spot_check import SpotChecks
 
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 Origin = Literal["compiled", "restored"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 from ...common import reasons
 from ...common.errors import ChildDiedError, CompileError, LoadError, in_brief
+from ...common.log import logger
 from ...common.reasons import DiedInTrial, DiedOnceWhileLoading, TrialPending
 from ...common.refused import Refused
 from ...compiler.process.job import JSON, Job
@@ -18,7 +18,7 @@ from ...graph_cache.store import Store
 from ..request import Request
 from .compiles import Compiles, OnProgress
 
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 STAGE = "trying it in a child process, since one died with it"  # what the user reads meanwhile
 SECONDS = 120.0  # as long as the queue waits at most; importing torch and a call at the smallest sizes take a few

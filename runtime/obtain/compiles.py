@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import torch
 
 from ...common import memory, reasons
 from ...common.errors import CaptureError, CompileError, LoadError
+from ...common.log import logger
 from ...common.reasons import Reason
 from ...common.refused import Refused
 from ...common.version import __version__
@@ -34,7 +34,7 @@ from ..request import Request, Slot, WhenMissing
 from .deferred_compiles import DeferredCompiles
 from .failures import Failures
 
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 _BACKGROUND_NICENESS = 10  # the run beside which it compiles goes first
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-log = logging.getLogger("onegraph.compiler")
+from ...common.log import logger
+
+log = logger("compiler")
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")

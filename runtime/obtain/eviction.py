@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import MutableMapping
 
 from ...common import memory, reasons
+from ...common.log import logger
 from ...common.reasons import Reason
 from ...graph_cache.entry import Entry
 from ..graphs.loaded_graph import LoadedGraph
 from ..request import Request, Slot
 
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 
 class Eviction:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-
 import torch
 
 from ... import backends
 from ...common import memory
+from ...common.log import logger
 from ...compiler.process import ready_workers
 from .registry import registry
 
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 _ROOM = 8 << 30  # bytes of memory; elsewhere the compile may need all there is
 _BACKEND = "inductor"  # whose compiler takes long to import

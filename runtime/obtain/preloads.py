@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable
 
 import torch
 
 from ...common import memory
+from ...common.log import logger
 from ...common.reasons import Reason
 from ...common.refused import Refused
 from ...compiler.blocks.attention import Zeros, attending
@@ -18,7 +18,7 @@ from ..graphs.loaded_graph import LoadedGraph
 from ..request import Request, Slot
 from .failures import Failures
 
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 
 class Preloads:

@@ -7,9 +7,9 @@ Spot checks of later calls stay.
 
 from __future__ import annotations
 
-import logging
 import os
 
+from ...common.log import logger
 from ...graph_cache.first_use_results import FirstUse
 from ...graph_cache.sources.source import Taken
 from ...graph_cache.store import Store
@@ -17,7 +17,7 @@ from ...graph_cache.trust.signing import Trusted
 from ..graphs.first_use import driver_of
 from ..request import Request
 
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 VARIABLE = "ONEGRAPH_TRUST_FIRST_USE"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import threading
 import time
 import weakref
@@ -21,6 +20,7 @@ from ...backends import rebuilder
 from ...backends.cuda_graphs import Release
 from ...common import memory, reasons
 from ...common.errors import LoadError, MemoryShortError
+from ...common.log import logger
 from ...common.reasons import DiedWhileLoading, FunctionReplaced, Reason, Untrusted
 from ...common.refused import Refused
 from ...graph_cache.disk import marks
@@ -45,7 +45,7 @@ from .compiles import Compiles, OnProgress
 from .eviction import Eviction
 from .preloads import Preloads
 
-log = logging.getLogger("onegraph.runtime")
+log = logger("runtime")
 
 
 class Registry:
@@ -109,7 +109,7 @@ class Registry:
             return self._obtain(request, when_missing, on_progress)
         except MemoryError:
             reason = reasons.SystemMemoryShort()
-            log.warning("%s runs eager: %s", request.label, reason.text)
+            log.warning("%s runs uncompiled: %s", request.label, reason.text)
             return Refused(reason, passing=True)
 
     def _obtain(self, request: Request, when_missing: WhenMissing, on_progress: OnProgress) -> LoadedGraph | Refused:

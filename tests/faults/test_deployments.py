@@ -159,7 +159,7 @@ def test_a_user_without_a_home(root: Path) -> None:
     found = Deployment(root, {"HOME": "/"}, uid=WORKER).series(2)
     assert (found.compiles, found.entries) == (0, {})
     assert set(found.texts) == {
-        "eager: The graph could not be saved (Permission denied); "
+        "uncompiled: The graph could not be saved (Permission denied); "
         "set ONEGRAPH_HOME to a folder that this user can write."
     }
     assert Deployment(root, {}, uid=WORKER).series(1).texts == found.texts[:1]
@@ -183,7 +183,7 @@ def test_read_only_mounts(root: Path, settings: dict[str, str], secret: dict[str
     found = Deployment(root, settings, before=before).series(2)
     assert (found.compiles, found.entries) == (0, {})
     assert set(found.texts) == {
-        "eager: The graph could not be saved (Read-only file system); "
+        "uncompiled: The graph could not be saved (Read-only file system); "
         "set ONEGRAPH_HOME to a folder that this user can write."
     }
     found = Deployment(root, settings | secret, before=before).series(2)

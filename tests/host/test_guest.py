@@ -217,7 +217,7 @@ def test_a_compile_on_a_gpu_hears_what_the_host_plans(
     fresh_process.compiles.limits = Limits(applies=lambda device: True, free=lambda device: 1 << 30)
     result = host.sample(compiled(model, shapes="exact"), height=72, width=88)
     assert torch.equal(result, host.sample(model, height=72, width=88))
-    assert node_text().startswith("eager: compiling needs 1."), node_text()
+    assert node_text().startswith("uncompiled: compiling needs 1."), node_text()
     assert " of GPU memory beside the " in node_text()
     assert node_text().endswith(" of this run, and 1.0 GiB are free; it compiles when the queue is empty"), node_text()
     assert routes.status()["deferred_compiles"] == 1

@@ -196,7 +196,7 @@ def test_a_disabled_booster_compiles_nothing(run: Callable[..., Any], model: Any
     (eager,) = run("ModelSpeedup", model=model, custom_booster=booster)
     host.sample(eager)
     assert counters.compiled_calls == counters.compiles == 0
-    assert progress.texts["7"].startswith("off: the model runs eager")
+    assert progress.texts["7"].startswith("off: the model runs uncompiled")
 
 
 def test_deepcache_is_computed_in_full(
@@ -273,4 +273,4 @@ def test_the_vae_of_video_models_passes_through(run: Callable[..., Any]) -> None
             },
         )
     assert run("VaeSpeedup", vae=vae)[0] is vae
-    assert progress.texts["7"] == "eager: AutoencodingEngine has an unusual encoder or decoder"
+    assert progress.texts["7"] == "uncompiled: AutoencodingEngine has an unusual encoder or decoder"

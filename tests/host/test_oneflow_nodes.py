@@ -63,7 +63,7 @@ def test_twenty_sizes_stay_within_the_memory_there_is(model: Any, counters: Coun
         assert relative_l2(host.sample(fast, **size), host.sample(model, **size)) < SAME
     assert counters.compiles == MOST_EXACT
     assert counters.reasons.total() == counters.eager_calls == 2 * (20 - MOST_EXACT)
-    assert node_text().startswith(f"eager: {MOST_EXACT} exact sizes were compiled already")
+    assert node_text().startswith(f"uncompiled: {MOST_EXACT} exact sizes were compiled already")
     held = fresh_process.eviction.held_bytes()
     assert 0 < held < fresh_process.eviction.share * psutil.virtual_memory().total
     assert psutil.Process().memory_info().rss - resident < 1.25 * held + 200e6
@@ -110,7 +110,7 @@ def test_bench_measures_one_backend_in_one_process(
     assert figures.said.startswith("restored in ") and figures.restore_s is not None and figures.compile_s is None
     assert figures.first_s > 0 and figures.step_ms > 0
     eager = bench.measure(bench.BenchTask(str(host.comfyui_path()), str(checkpoint()), "eager", 128, 128, True))
-    assert eager.said == "eager: nothing compiled"  # also where a graph is in the store
+    assert eager.said == "uncompiled: nothing compiled"  # also where a graph is in the store
 
 
 @pytest.mark.full

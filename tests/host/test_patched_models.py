@@ -74,7 +74,7 @@ def test_changed_module_state_never_gets_the_old_graph(
     reference = host.sample(model)
     assert_other(reference, plain)
     assert torch.equal(host.sample(fast), reference)
-    assert node_text().startswith("eager: ")
+    assert node_text().startswith("uncompiled: ")
     assert counters.eager_calls == 2
 
 
@@ -188,7 +188,7 @@ def test_a_replaced_function_runs_eager_with_its_name(
         reference = host.sample(model)
         assert_other(reference, plain)
         assert torch.equal(host.sample(fast), reference)
-        assert node_text() == f"eager: another custom node replaced {name} (test_patched_models)"
+        assert node_text() == f"uncompiled: another custom node replaced {name} (test_patched_models)"
     assert counters.eager_calls == 2
     assert_same(host.sample(fast), plain)  # and once it is gone, the graph is back
     assert (counters.eager_calls, counters.compiles) == (2, 0)
@@ -407,10 +407,10 @@ def test_a_graph_that_fails_after_first_use_is_retired(
         {name: torch.zeros_like(t) if t is not wrong and t.ndim > 1 else t for name, t in alias.items()}
     )
     host.sample(fast, steps=6, cfg=cfg)
-    assert "the graph failed a later check: it differs from eager" in node_text()
+    assert "the graph failed a later check: it differs from the uncompiled model" in node_text()
     assert counters.spot_checks == 1 and len(quarantined) == 1
     assert torch.equal(host.sample(fast, cfg=cfg), reference)
-    assert node_text().startswith("eager: the graph failed a later check")
+    assert node_text().startswith("uncompiled: the graph failed a later check")
 
 
 def test_a_new_host_version_compares_the_graph_again(

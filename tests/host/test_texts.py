@@ -165,4 +165,4 @@ def test_other_models_pass_through() -> None:
                 layer.__class__ = type("Another", (cls,), {})
     passed, text = compile_clip(clip, ClipNodeOptions(), NODE)
     assert type(passed) is type(clip)
-    assert text == "eager: SD1ClipModel has no blocks of texts that OneGraph compiles"
+    assert text == "uncompiled: SD1ClipModel has no blocks of texts that OneGraph compiles"

@@ -293,7 +293,7 @@ def test_what_no_graph_honours_is_eager_with_a_reason(
     reference = host.sample(change(model))
     torch.manual_seed(0)
     assert torch.equal(host.sample(compiled(change(model))), reference)
-    assert node_text().startswith("eager: ")
+    assert node_text().startswith("uncompiled: ")
     assert reason in node_text()
     assert (counters.compiled_calls, counters.eager_calls) == (0, 2)
 
@@ -367,7 +367,7 @@ def test_torch_compile_of_another_node_goes_first(order: str, model: Any, counte
 
     fast = compiled(jit(model)) if order == "before the node" else jit(compiled(model))
     assert_same(host.sample(fast), host.sample(model))
-    assert node_text() == "eager: another node runs this model through torch.compile"
+    assert node_text() == "uncompiled: another node runs this model through torch.compile"
     assert counters.compiled_calls == 0
 
 
@@ -388,13 +388,13 @@ def test_a_call_that_fails_in_the_graph_goes_on_eager(
 
 def test_a_size_outside_the_range_says_so_in_pixels(model: Any, counters: Counters) -> None:
     host.sample(compiled(model), height=48, width=64, steps=1)
-    assert node_text() == "eager: height 48 is outside 64..2048 pixels (any size 64-2048)"
+    assert node_text() == "uncompiled: height 48 is outside 64..2048 pixels (any size 64-2048)"
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"backend": "off"}, "off: the model runs eager"),
+        ({"backend": "off"}, "off: the model runs uncompiled"),
         ({"backend": "oneflow"}, "ready: any size, oneflow; starts with the first sampling step"),
         ({}, "ready: any size, inductor; starts with the first sampling step"),
     ],

@@ -84,7 +84,7 @@ def test_onediffs_names(registry: Registry, tmp_path: Path, caplog: pytest.LogCa
         pipe = onediff.compile_pipe(pipes.sd(), ignores=["text_encoder", "vae.encoder"], fuse_qkv_projections=False)
         onediff.compile_pipe(pipe, ignores=("vae.encoder"))
     assert [record.getMessage() for record in caplog.records] == [
-        "onediffx.compile_pipe is onediff's name; use compile_pipe of onegraph.pipelines."
+        "OneGraph: onediffx.compile_pipe is onediff's name; use compile_pipe of onegraph.pipelines."
     ]
     image = pipes.image(pipe)
     onediff.save_pipe(pipe, dir=tmp_path / "cached_pipe", ignores=["unet"])
@@ -159,7 +159,11 @@ def test_options_without_a_graph(registry: Registry, tmp_path: Path, caplog: pyt
         module.save_graph(tmp_path / "graph")
         module.load_graph(tmp_path / "graph", run_warmup=True)
     assert not (tmp_path / "graph").exists()
-    told = [record.getMessage().partition(":")[0] for record in caplog.records if " graph" in record.getMessage()]
+    told = [
+        record.getMessage().removeprefix("OneGraph: ").partition(":")[0]
+        for record in caplog.records
+        if " graph" in record.getMessage()
+    ]
     assert told == [
         f"{name} {what}"
         for name in ("UNet2DConditionModel", "CLIPTextModel")

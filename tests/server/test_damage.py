@@ -34,10 +34,12 @@ def test_a_damaged_graph_and_no_compiler(copied: tuple[Path, dict[str, str]], tm
         damaged = third.run(alone)
         assert damaged.status == "success"
         assert difference(eager, damaged) == 0
-        assert re.match(r"eager: the cached graph is damaged: its file \w+\.aoti has 1000 bytes", damaged.text("2"))
+        assert re.match(
+            r"uncompiled: the cached graph is damaged: its file \w+\.aoti has 1000 bytes", damaged.text("2")
+        )
         no_compiler = third.run(workflows.with_inputs(alone, "KSampler", seed=42))
         assert no_compiler.status == "success"
-        assert no_compiler.text("2").startswith("eager: no C++ compiler (g++ or clang++) on PATH")
+        assert no_compiler.text("2").startswith("uncompiled: no C++ compiler (g++ or clang++) on PATH")
         assert third.status()["compiles"] == 0
         if importlib.util.find_spec("oneflow") is not None:
             chosen = txt2img(seed=44, backend="auto", when_missing="eager")

@@ -57,7 +57,7 @@ def test_without_a_graph_eager_says_why(running: server.Server) -> None:
     prompt = txt2img(when_missing="eager")
     eager, result = both(running, prompt)
     assert difference(eager, result) == 0
-    assert result.text(node_of(prompt)) == "eager: no graph is cached for this model yet"
+    assert result.text(node_of(prompt)) == "uncompiled: no graph is cached for this model yet"
 
 
 PROGRESS = re.compile(r"(?P<share>\d+)%, (about (?P<left>\d+) s left|almost done) \((?P<stage>\w+)")
@@ -161,7 +161,7 @@ def test_free_u_runs_eager_and_is_named(running: server.Server) -> None:
     prompt[node]["inputs"]["model"] = ["freeu", 0]
     eager, result = both(running, prompt)
     assert difference(eager, result) == 0
-    assert result.text(node) == "eager: FreeU_V2 patches this model (output_block_patch)"
+    assert result.text(node) == "uncompiled: FreeU_V2 patches this model (output_block_patch)"
     assert "FreeU_V2 patches this model" in running.log.read_text()
 
 

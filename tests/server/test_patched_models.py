@@ -44,7 +44,7 @@ def test_a_model_patched_between_two_prompts(
     assert (result.status, reference.status) == ("success", "success"), (result.error, reference.error)
     assert difference(reference, plain) > 20
     assert difference(result, reference) == 0
-    assert result.text(node_of(txt2img())).startswith("eager: ")
+    assert result.text(node_of(txt2img())).startswith("uncompiled: ")
     assert reason in result.text(node_of(txt2img()))
     assert status["eager_calls"] - before["eager_calls"] == 3
     if off is not None:

@@ -44,4 +44,4 @@ def test_replacing_first_stage_model_is_reported(running: server.Server) -> None
         result = running.run(prompt)
         assert result.status == "success", result.error
         assert difference(running.run(workflows.without_onegraph(prompt)), result) == 0
-        assert result.text("vae") == "decoder: eager: another node replaced this VAE's first_stage_model"
+        assert result.text("vae") == "decoder: uncompiled: another node replaced this VAE's first_stage_model"

@@ -102,5 +102,5 @@ def test_the_blueprint_is_offered_and_its_content_runs_compiled(installed: serve
     assert [image.shape for image in outcome.images] == [(128, 128, 3)]
     lines = outcome.text(loader).splitlines()
     assert [line.partition(":")[0] for line in lines] == ["model", "decoder"]
-    assert all("any size" in line and "eager:" not in line for line in lines), lines
+    assert all("any size" in line and "uncompiled:" not in line for line in lines), lines
     assert installed.status()["compiles"] == 0

@@ -87,7 +87,7 @@ def test_after_a_killed_compile_the_item_runs_eager(running: server.Server, base
     thread.join()
     assert result.status == "success"
     assert difference(eager, result) == 0
-    assert result.text(node_of(prompt)).startswith("eager: The compiling process was killed (SIGKILL")
+    assert result.text(node_of(prompt)).startswith("uncompiled: The compiling process was killed (SIGKILL")
     lines = [line for line in running.log.read_text().splitlines() if "was killed" in line]
     assert len(lines) - killed_before == 1
     assert running.status()["compiles"] == 0
@@ -129,7 +129,7 @@ def test_background_runs_eager_now_and_compiled_later(backend: str, running: ser
     with listening(running.port) as page:
         first = running.run(prompt)
         assert difference(eager, first) == 0
-        assert first.text("2") == "eager: compiling in the background; a later run uses the graph"
+        assert first.text("2") == "uncompiled: compiling in the background; a later run uses the graph"
         priority.wait_for(lambda: not running.status()["background_compiles"], running.pid)
         page.wait("onegraph.graphs", lambda data: bool(data["revision"]))
         shown = ["compiling"]

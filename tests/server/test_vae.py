@@ -64,16 +64,17 @@ def references(running: server.Server) -> list[tuple[server.Outcome, int]]:
 @pytest.mark.parametrize(
     ("rule", "backend", "graphs", "expected"),
     [
-        ("skip", "inductor", 0, "eager: skip: the resolution varies (30 so far)"),
+        ("skip", "inductor", 0, "uncompiled: skip: the resolution varies (30 so far)"),
         ("any size", "inductor", 1, "compiled, any size 16-2048"),
         # Any size's graph serves it.
         pytest.param("auto", "inductor", 0, "compiled, any size 16-2048", marks=pytest.mark.full),
         pytest.param(
-            "auto", "oneflow", 0, "eager: auto: the resolution varies (30 so far)",
+            "auto", "oneflow", 0, "uncompiled: auto: the resolution varies (30 so far)",
             marks=[needs_oneflow, pytest.mark.full],
         ),
         pytest.param(
-            "each size", "oneflow", MOST_EXACT, "eager: 8 exact sizes were compiled already and 104x96 has no graph",
+            "each size", "oneflow", MOST_EXACT,
+            "uncompiled: 8 exact sizes were compiled already and 104x96 has no graph",
             marks=[needs_oneflow, pytest.mark.full],
         ),
     ],
@@ -112,7 +113,7 @@ def test_a_vae_that_overflows_gives_no_black_image(base: Path, environment: dict
         black = half.run(prompt)
         assert black.images[0].max() == 0
         overflows = (
-            "decoder: eager: this VAE itself overflows in float16 on this image, so it ran in float32; "
+            "decoder: uncompiled: this VAE itself overflows in float16 on this image, so it ran in float32; "
             "start ComfyUI with --fp32-vae"
         )
         result = half.run(workflows.with_compiled_vae(prompt))

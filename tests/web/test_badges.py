@@ -98,11 +98,12 @@ TEXTS = [
     ({"state": "not_run"}, "not run"),
     ({"state": "compiling", "progress": 0.404}, "compiling 40 %"),
     ({"state": "restored", "seconds": 0.3}, "restored 0.3 s"),
-    ({"state": "restored", "seconds": 0.3, "speedup": 2.13}, "restored 0.3 s, 2.1×"),
-    ({"state": "compiled", "speedup": 2.13}, "2.1×"),
-    ({"state": "restored", "seconds": 0.3, "blocks_speedup": 4.13}, "restored 0.3 s, blocks 4.1× at first use"),
-    ({"state": "partly", "eager_calls": 3, "calls": 20, "reasons": [WHY]}, "3 of 20 calls eager"),
-    ({"state": "eager", "eager_calls": 3, "calls": 3, "reasons": [WHY]}, "eager"),
+    ({"state": "restored", "seconds": 0.3, "speedup": 2.13}, "restored 0.3 s, 2.1× faster"),
+    ({"state": "compiled", "speedup": 2.13}, "2.1× faster"),
+    ({"state": "compiled", "speedup": 0.84}, "0.8× as fast"),
+    ({"state": "restored", "seconds": 0.3, "blocks_speedup": 4.13}, "restored 0.3 s, blocks 4.1× faster at first use"),
+    ({"state": "partly", "eager_calls": 3, "calls": 20, "reasons": [WHY]}, "3 of 20 calls uncompiled"),
+    ({"state": "eager", "eager_calls": 3, "calls": 3, "reasons": [WHY]}, "uncompiled"),
 ]
 
 
@@ -169,7 +170,7 @@ def test_the_command_and_the_menu_open_the_reasons(
         """() => app.collectNodeMenuItems(app.rootGraph.nodes.find((one) => one.type.startsWith('OneGraph')))
           .map((one) => one?.content)"""
     )
-    assert "Why is it eager? (OneGraph)" in entries
+    assert "Why is it uncompiled? (OneGraph)" in entries
 
 
 PREVIOUS = "Workspace.PreviousOpenedWorkflow"
@@ -197,7 +198,7 @@ def test_a_badge_is_of_the_workflow_that_runs(
     expect(page.locator(".og-now")).to_contain_text(f"Node {node}")
     second = queued()
     show(front, {"state": "eager", "eager_calls": 3, "calls": 3, "reasons": [WHY]}, second)
-    front.wait_badges("eager")
+    front.wait_badges("uncompiled")
     front.evaluate("(name) => app.extensionManager.command.execute(name)", PREVIOUS)
     front.wait_badges("compiling 50 %")
     show(front, {"state": "restored", "seconds": 0.3}, first)
@@ -214,7 +215,7 @@ def test_a_background_compile_goes_on_beside_later_runs(
     show(front, TEXTS[-1][0], second)
     front.wait_badges("compiling 25 %")
     tell(front, "badge", badge=None, prompt_id=first)
-    front.wait_badges("eager")
+    front.wait_badges("uncompiled")
 
 
 def test_what_is_told_before_the_page_knows_its_prompt(front: Front, workflow: workflows.Prompt) -> None:
@@ -232,7 +233,7 @@ def test_what_is_told_before_the_page_knows_its_prompt(front: Front, workflow: w
     while not asked:
         front.page.wait_for_timeout(50)
     answer(asked[0])
-    front.wait_badges("eager")
+    front.wait_badges("uncompiled")
     front.page.unroute("**/prompt")
 
 
@@ -292,19 +293,19 @@ def test_pages_show_what_they_queued(
         queue(later)
         later.page.wait_for_function("() => app.rootGraph.nodes.some((one) => one.badges.some((b) => b().text))")
         wait_idle(later, running)
-        later.wait_badges("eager")
-        assert later.evaluate(SAID)[0].startswith("eager: ")
+        later.wait_badges("uncompiled")
+        assert later.evaluate(SAID)[0].startswith("uncompiled: ")
         assert front.badges() == [] and front.evaluate(SAID) == []
         for _ in range(2):
             reload(later)
-            later.wait_badges("eager")
+            later.wait_badges("uncompiled")
         later.load(eager, "another")
         later.wait_badges()
         reload(later)
         later.page.wait_for_timeout(1000)
         assert later.badges() == []
         later.evaluate("(name) => app.extensionManager.command.execute(name)", PREVIOUS)
-        later.wait_badges("eager")
+        later.wait_badges("uncompiled")
         assert later.errors == []
     finally:
         later.close()
@@ -349,11 +350,11 @@ def test_badges_are_not_shown_to_those_who_do_not_want_them(
     front: Front, workflow: workflows.Prompt, queued: Callable[[], str]
 ) -> None:
     show(front, TEXTS[-1][0], queued())
-    front.wait_badges("eager")
+    front.wait_badges("uncompiled")
     front.set("OneGraph.ShowBadges", False)
     assert front.badges() == []
     front.set("OneGraph.ShowBadges", True)
-    assert front.badges() == ["eager"]
+    assert front.badges() == ["uncompiled"]
 
 
 @pytest.mark.full

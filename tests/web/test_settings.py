@@ -69,8 +69,8 @@ def test_new_nodes_have_the_values_of_the_settings(front: Front) -> None:
 
 
 LANGUAGES = {
-    "ja": ("グラフ", "すべての状態", "このワークフローを事前コンパイル"),
-    "zh": ("编译图", "全部状态", "预编译此工作流"),
+    "ja": ("OneGraph", "すべての状態", "このワークフローを事前コンパイル"),
+    "zh": ("OneGraph", "全部状态", "预编译此工作流"),
 }
 
 
@@ -85,7 +85,7 @@ def test_the_page_speaks_the_users_language(front: Front) -> None:
             expect(page.locator(".side-bar-button-selected")).to_have_attribute("aria-label", re.compile("OneGraph"))
     finally:
         front.set("Comfy.Locale", "en")
-    expect(page.get_by_role("heading", name="Graphs", exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", name="OneGraph", exact=True)).to_be_visible()
 
 
 def test_the_connection_is_lost_and_comes_back(front: Front) -> None:

@@ -1,4 +1,4 @@
-"""The Graphs tab: what it lists, and what can be done there."""
+"""The OneGraph tab: what it lists, and what can be done there."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ def names(front: Front) -> list[str]:
 def test_it_lists_what_is_cached(front: Front, running: server.Server) -> None:
     there = running.get("/onegraph/graphs?state=*&limit=100")
     expect(front.page.locator(".og-count")).to_have_text(f"{there['total']} graphs")
+    sums = front.page.locator(".og-sums div", has_text="graphs").first
+    assert sums.locator("dd").inner_text() == str(there["total"])
+    assert sum(there["totals"]["states"].values()) == there["total"]
     first = there["entries"][0]
     row = front.page.locator(".og-row").first
     expect(row).to_contain_text(first["model"].split("/")[0])
@@ -74,8 +77,7 @@ def test_it_is_used_by_keyboard_alone(front: Front) -> None:
     page.keyboard.press("Tab")
     expect(page.get_by_role("button", name="Verify")).to_be_focused()
     page.keyboard.press("Enter")
-    expect(page.get_by_role("dialog", name="Verify this graph?")).to_be_visible()
-    page.keyboard.press("Escape")
+    front.toast("Graph verified")
     expect(page.get_by_role("button", name="Verify")).to_be_focused()
     page.get_by_role("button", name="Back to the list").press("Enter")
     expect(page.locator(".og-row").first).to_be_focused()
@@ -85,18 +87,22 @@ def test_a_dialog_gives_the_focus_back_to_a_button_that_was_drawn_anew_behind_it
     page, held = front.page, []
     page.route("**/onegraph/graphs/*", lambda route: held.append(route))
     page.locator(".og-row").first.click()
-    verify = page.get_by_role("button", name="Verify")
-    verify.press("Enter")
-    expect(page.get_by_role("dialog", name="Verify this graph?")).to_be_visible()
+    delete = page.locator(".og-detail [data-action=delete]")
+    delete.press("Enter")
+    expect(page.get_by_role("dialog", name="Delete this graph?")).to_be_visible()
     assert held
     page.unroute("**/onegraph/graphs/*")  # which lets go what waits
     expect(page.locator("[data-part=key]")).to_be_attached()
     page.keyboard.press("Escape")
-    expect(verify).to_be_focused()
+    expect(delete).to_be_focused()
+
+
+def press(front: Front, action: str) -> None:
+    front.page.locator(f".og-detail [data-action={action}]").click()
 
 
 def confirm(front: Front, action: str, title: str) -> None:
-    front.page.locator(f".og-detail [data-action={action}]").click()
+    press(front, action)
     dialog = front.page.get_by_role("dialog", name=title)
     expect(dialog).to_be_visible()
     dialog.locator("footer button").last.click()
@@ -107,12 +113,12 @@ def test_a_graph_is_verified_pinned_and_deleted(front: Front, running: server.Se
     page.get_by_role("searchbox").fill("wan2.1")
     expect(page.locator(".og-count")).to_have_text("3 graphs")
     page.locator(".og-row", has_text="VAE decoder").click()
-    confirm(front, "verify", "Verify this graph?")
+    press(front, "verify")  # nothing is lost by these three, so nobody is asked
     front.toast("Graph verified")
-    confirm(front, "pin", "Pin this graph?")
+    press(front, "pin")
     front.toast("Graph pinned")
     expect(page.locator("[data-action=unpin]")).to_be_visible()
-    confirm(front, "unpin", "Unpin this graph?")
+    press(front, "unpin")
     front.toast("Graph unpinned")
     confirm(front, "delete", "Delete this graph?")
     front.toast("Graph deleted")
@@ -135,22 +141,26 @@ def test_nothing_happens_without_a_yes(front: Front, running: server.Server) -> 
 
 def test_a_prune_shows_first_what_it_removes(front: Front, running: server.Server) -> None:
     page = front.page
-    page.get_by_role("button", name="Prune").click()  # copies that are of no use here, whatever the budget
+    assert running.get("/onegraph/graphs?state=stale")["total"] == len(graphs.STALE)
+    unusable = 2 * len(graphs.STALE) + 1  # each with its copy, and the one that is quarantined
+    page.get_by_role("button", name="Prune").click()  # what is of no use here, whatever the budget, and its copies
     dialog = page.get_by_role("dialog", name="Prune graphs?")
-    expect(dialog.locator(".og-plain li")).to_have_count(len(graphs.STALE))
+    expect(dialog.locator(".og-plain li")).to_have_count(unusable)
     dialog.get_by_role("button", name="Remove them").click()
-    front.toast(f"{len(graphs.STALE)} graphs removed")
+    front.toast(f"{unusable} graphs removed")
+    states = running.get("/onegraph/graphs")["totals"]["states"]
+    assert {*states} == {"signed"}
     page.get_by_role("button", name="Prune").click()
     front.toast("Nothing to prune")
     taken = running.get("/onegraph/graphs")["totals"]["bytes"]
     running.post("/onegraph/settings", {"disk_budget_bytes": taken - 1})
     planned = running.post("/onegraph/prune", {"dry_run": True})["removed"]
-    assert [one["state"] for one in planned] == ["quarantined"]
+    assert [one["state"] for one in planned] == ["signed"]
     page.get_by_role("button", name="Prune").click()
     expect(dialog.locator(".og-plain li")).to_have_count(len(planned))
     dialog.get_by_role("button", name="Remove them").click()
     front.toast("1 graph removed")
-    assert running.get("/onegraph/graphs?state=quarantined")["total"] == 0
+    assert running.get("/onegraph/graphs")["total"] == states["signed"] - 1
     running.post("/onegraph/settings", {"disk_budget_bytes": 10 << 30})
 
 

@@ -46,6 +46,7 @@ class Outcome:
         progress: number of progress messages.
         ticks: of those messages the value, its largest, the seconds since queueing, and the node.
         seconds: from queueing to the end.
+        outputs: of its entry in ComfyUI's history, by node.
     """
 
     status: str
@@ -57,6 +58,8 @@ class Outcome:
     ticks: list[tuple[int, int, float, str]] = field(default_factory=list)
     seconds: float = 0.0
     error: str = ""
+    prompt_id: str = ""
+    outputs: dict[str, Any] = field(default_factory=dict)
 
     def text(self, node: str) -> str:
         """The last text on a node."""
@@ -192,6 +195,7 @@ class Server:
         started = time.monotonic()
         try:
             prompt_id = self.post("/prompt", {"prompt": prompt, "client_id": self._client})["prompt_id"]
+            outcome.prompt_id = prompt_id
             while time.monotonic() - started < seconds:
                 message = channel.recv()
                 moved()
@@ -219,7 +223,8 @@ class Server:
             channel.close()
         outcome.seconds = time.monotonic() - started
         history = self._history(prompt_id)
-        for output in history.get("outputs", {}).values():
+        outcome.outputs = history.get("outputs", {})
+        for output in outcome.outputs.values():
             outcome.written += output.get("text", [])
             for image in output.get("images", []):
                 outcome.files.append(image["filename"])

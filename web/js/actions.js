@@ -1,4 +1,4 @@
-// What the user does with graphs: ask first, do it, and tell in a toast how it went.
+// What the user does with graphs: ask before something is lost, do it, and tell in a toast how it went.
 
 import * as client from "./client.js";
 import { confirm } from "./dialog.js";
@@ -7,6 +7,7 @@ import { checkpoint, componentText } from "./entries.js";
 import { toast } from "./host.js";
 import { bytes, t } from "./strings.js";
 
+const ASKED = ["delete", "retry"]; // before which the user is asked
 const SHOWN = 6000; // milliseconds
 const MOST_NAMED = 200; // of the graphs that a prune removes
 
@@ -20,7 +21,7 @@ export function tell(error, summary) {
 
 /** Verify, pin, unpin, retry or delete a graph; resolves to the route's answer, or null when nothing was done. */
 export async function act(action, entry) {
-  const sure = await confirm({
+  const sure = !ASKED.includes(action) || await confirm({
     title: t(`confirm.${action}.title`),
     text: t(`confirm.${action}.text`, { size: bytes(entry.bytes) }),
     body: () => el("p.og-subject", {}, nameOf(entry)),

@@ -4,7 +4,7 @@ import * as client from "./client.js";
 import { show } from "./dialog.js";
 import { el } from "./dom.js";
 import * as host from "./host.js";
-import { has, lang, number, seconds, t } from "./strings.js";
+import { faster, has, lang, number, seconds, t } from "./strings.js";
 
 export const SHOW = "OneGraph.ShowBadges";
 const MOST_WORKFLOWS = 20; // of which a node's badge is remembered
@@ -56,8 +56,6 @@ function of(id) {
   return (all.find(compiles) ?? all[0])?.badge ?? null;
 }
 
-const times = (speedup) => `${number(speedup, speedup < 10 ? 1 : 0)}×`;
-
 /** What a badge says in the user's language. */
 export function text(badge) {
   const { state, seconds: taken, eager_calls: eager, calls, progress } = badge;
@@ -70,8 +68,8 @@ export function text(badge) {
   }
   if (state === "restored" || state === "compiled") {
     const how = taken != null && t(`badge.${state}In`, { time: seconds(taken) });
-    const blocks = badge.blocks_speedup && t("badge.blocksSpeed", { speed: times(badge.blocks_speedup) });
-    const parts = [how, badge.speedup && times(badge.speedup), blocks].filter(Boolean);
+    const blocks = badge.blocks_speedup && t("badge.blocksSpeed", { speed: faster(badge.blocks_speedup) });
+    const parts = [how, badge.speedup && faster(badge.speedup), blocks].filter(Boolean);
     return parts.join(", ") || t(`badge.${state}`);
   }
   return has(`badge.${state}`) ? t(`badge.${state}`) : badge.text;

@@ -44,10 +44,10 @@ export function graphs({ state, search, sort, order, offset, limit }) {
 
 export const graph = (id) => get(`graphs/${named(id)}`);
 export const act = (id, action) => post(`graphs/${named(id)}/${action}`);
-/** Remove what is over the budget and copies beside checkpoints that are of no use, or tell what would go. */
+/** Remove what is over the budget and what is of no use, also beside checkpoints, or tell what would go. */
 export async function prune(dryRun) {
   const done = [];
-  for (const beside of [false, true]) done.push(await post("prune", { dry_run: dryRun, beside }));
+  for (const beside of [false, true]) done.push(await post("prune", { dry_run: dryRun, beside, unusable: true }));
   const [graphs, copies] = done;
   return {
     removed: [...graphs.removed, ...copies.removed],

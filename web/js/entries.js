@@ -1,7 +1,7 @@
 // How one graph is shown: its row in the list, and all that is known of it.
 
 import { button, el, icon } from "./dom.js";
-import { ago, bytes, has, moment, number, seconds, t } from "./strings.js";
+import { ago, bytes, faster, has, moment, number, seconds, t } from "./strings.js";
 
 const COLOURS = { signed: "good", quarantined: "bad", stale: "warn" };
 
@@ -47,7 +47,7 @@ export function facts(entry) {
     ["lastUse", `${moment(entry.used)} (${ago(entry.used)})`],
     ["restores", number(entry.restores ?? 0)],
     ["restoreTime", entry.restore_seconds != null && seconds(entry.restore_seconds)],
-    ["speedup", entry.speedup ? t("timesEager", { speed: number(entry.speedup, 2) }) : t("notMeasured")],
+    ["speedup", entry.speedup ? faster(entry.speedup, 2) : t("notMeasured")],
     ["toEager", entry.to_eager != null && entry.to_eager.toExponential(1)],
     ["compileTime", entry.compile_seconds ? seconds(entry.compile_seconds) : null],
     ["created", entry.created && moment(entry.created)],

@@ -23,7 +23,7 @@ export function totals(element, found) {
     el(
       "dl.og-sums", {},
       sum(t("totals.saved"), seconds(found.saved_seconds ?? 0)),
-      sum(t("totals.graphs"), number(found.graphs ?? 0)),
+      sum(t("totals.graphs"), number(Object.values(found.states ?? {}).reduce((all, one) => all + one, 0))),
       sum(t("totals.restores"), number(found.restores ?? 0)),
       quarantined > 0 && sum(t("totals.quarantined"), number(quarantined)),
       found.copies > 0 && sum(t("totals.copies"), `${number(found.copies)} (${bytes(found.copies_bytes)})`),

@@ -49,6 +49,10 @@ export function t(key, values = {}) {
 export const number = (value, digits = 0) =>
   new Intl.NumberFormat(chosen, { maximumFractionDigits: digits }).format(value);
 
+/** How fast a graph is beside the uncompiled model. */
+export const faster = (speedup, digits = speedup < 10 ? 1 : 0) =>
+  t(speedup < 1.05 ? "asFast" : "timesEager", { speed: number(speedup, digits) });
+
 const STEPS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 export function bytes(value) {

@@ -1,4 +1,4 @@
-// The sidebar tab "Graphs": what is cached, what it costs and saved, and what can be done with it.
+// The sidebar tab "OneGraph": what is cached, what it costs and saved, and what can be done with it.
 
 import * as actions from "./actions.js";
 import { bakeWorkflow } from "./bake.js";

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 
 from ....common import reasons
 from ....common.errors import in_brief
+from ....common.log import logger
 from ....common.reasons import Reason
 from ...families import Half, VaeHalf, half_of, vae_blocks
 from ...families.vae import HALVES, Layout
@@ -18,7 +18,7 @@ from ...weights import paged_weights
 from ..module_proxy import plain
 from .proxy import VaeProxy
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 _PREFIXES = ("first_stage_model.", "vae.", "")  # of a VAE's weights in a checkpoint, in diffusers' files, in a VAE file
 

@@ -10,7 +10,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ import torch
 
 from ....common import reasons
 from ....common.errors import NoEncoderError
+from ....common.log import logger
 from ....common.outputs import Output
 from ....common.reasons import Reason
 from ....common.refused import Refused
@@ -44,7 +44,7 @@ from .finite import gather, not_finite, random_state, recomputed_in_float32, set
 from .proxy import Calls, VaeProxy
 from .resolutions import DynamicResolution, ResolutionDecision, sizes_of
 
-log = logging.getLogger("onegraph.host")
+log = logger("host")
 
 Parts = Literal["decoder", "encoder", "both"]
 
@@ -313,7 +313,7 @@ def compile_vae(
     """A copy of a VAE that runs through graphs, and a sentence for the node. Cheap: compiles nothing."""
     plain_vae = _without_hook(vae)
     if options.backend == "off":
-        return plain_vae, "off: the VAE runs eager"
+        return plain_vae, "off: the VAE runs uncompiled"
     halves = contract.refusal("VAE") or halves_of(plain_vae)
     if isinstance(halves, Reason):
         return plain_vae, eager_text(halves)

@@ -251,7 +251,7 @@ def test_the_node_says_what_it_will_do(counters: Counters) -> None:
     text = model_hook.compile_model(dits.load("flux"), model_hook.ModelNodeOptions(backend="inductor"), NODE)[1]
     assert text == "ready: block graphs for 5 blocks, inductor; starts with the first sampling step"
     text = model_hook.compile_model(dits.load("flux"), model_hook.ModelNodeOptions(backend="off"), NODE)[1]
-    assert text == "off: the model runs eager"
+    assert text == "off: the model runs uncompiled"
 
 
 def test_while_the_host_plans_memory_blocks_are_eager(counters: Counters, monkeypatch: pytest.MonkeyPatch) -> None:

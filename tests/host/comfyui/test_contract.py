@@ -49,7 +49,7 @@ def test_a_model_passes_through_a_host_without_hooks(model: Any, monkeypatch: py
     monkeypatch.delattr(comfy.patcher_extension.WrappersMP, "DIFFUSION_MODEL")
     passed, text = model_hook.compile_model(model, model_hook.ModelNodeOptions(), "7")
     assert text == (
-        "eager: no model runs compiled, because this ComfyUI does not have "
+        "uncompiled: no model runs compiled, because this ComfyUI does not have "
         "comfy.patcher_extension.WrappersMP.DIFFUSION_MODEL as OneGraph knows it; update OneGraph"
     )
     assert passed is model
@@ -67,7 +67,7 @@ def test_other_parameters_are_another_function(model: Any, monkeypatch: pytest.M
     changed.__signature__ = inspect.Signature([found[0], found[1].replace(name="latent"), *found[2:]])  # type: ignore[attr-defined]
     monkeypatch.setattr(UNetModel, "_forward", changed)
     text = model_hook.compile_model(model, model_hook.ModelNodeOptions(), "7")[1]
-    assert text.startswith("eager: no model runs compiled, because this ComfyUI does not have comfy.ldm.modules.")
+    assert text.startswith("uncompiled: no model runs compiled, because this ComfyUI does not have comfy.ldm.modules.")
     assert "UNetModel._forward as OneGraph knows it" in text
 
 
@@ -92,7 +92,9 @@ def test_a_vae_passes_through_a_host_without_tiles(
     monkeypatch.delattr(comfy.sd.VAE, "decode_tiled_")
     passed, text = vae_hook.compile_vae(vae, vae_hook.VaeNodeOptions(), "7")
     assert passed is vae
-    assert text.startswith("eager: no VAE runs compiled, because this ComfyUI does not have comfy.sd.VAE.decode_tiled_")
+    assert text.startswith(
+        "uncompiled: no VAE runs compiled, because this ComfyUI does not have comfy.sd.VAE.decode_tiled_"
+    )
 
 
 def test_a_controlnet_passes_through_a_host_that_has_changed_it(
@@ -106,7 +108,9 @@ def test_a_controlnet_passes_through_a_host_that_has_changed_it(
     monkeypatch.setattr(comfy.cldm.cldm.ControlNet, "forward", lambda self, noise, hint: {})
     passed, text = family.compile_controlnet(loaded, family.ModelNodeOptions(), "7")
     assert passed is loaded
-    assert text.startswith("eager: no ControlNet runs compiled, because this ComfyUI does not have comfy.cldm.cldm")
+    assert text.startswith(
+        "uncompiled: no ControlNet runs compiled, because this ComfyUI does not have comfy.cldm.cldm"
+    )
 
 
 def test_paged_weights_are_refused_without_casts(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_a_replaced_method_of_the_class_is_called(method: str, parts: str, when:
         assert relative_l2(result, reference) < 1e-4
         assert calls == [1]
         if parts in (part, "both"):
-            assert status.last_runs[f"{NODE}:{part}"].text().startswith("eager: ")
+            assert status.last_runs[f"{NODE}:{part}"].text().startswith("uncompiled: ")
     assert relative_l2(use(fast, method), plain) < 1e-4
 
 

@@ -31,17 +31,20 @@ def flux(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_diffusion_model_alone_is_measured(flux: Path) -> None:
     figures = bench.measure(bench.BenchTask(str(host.comfyui_path()), str(flux), "eager", 128, 128, True))
-    assert (figures.model, figures.dtype, figures.said) == ("Flux", "float32", "eager: nothing compiled")
+    assert (figures.model, figures.dtype, figures.said) == ("Flux", "float32", "uncompiled: nothing compiled")
     assert figures.first_s > 0 and figures.step_ms > 0
 
 
 def test_what_is_shared_names_no_file(flux: Path) -> None:
-    figures = {"said": f"eager: {flux} and secret.graphs", "step_ms": 3.0}
+    figures = {"said": f"uncompiled: {flux} and secret.graphs", "step_ms": 3.0}
     failed = {"failed": f"FileNotFoundError: '{flux}'"}
     machine = {"device": "CPU", "torch": "2.14.1", "size": "128x128"}
     results = {"eager": {"first": figures, "again": figures}, "oneflow": {"first": failed, "again": failed}}
     shared = command._shared(machine, results, flux.stem)
-    assert shared["backends"]["eager"]["again"] == {"said": "eager: model.safetensors and model.graphs", "step_ms": 3.0}
+    assert shared["backends"]["eager"]["again"] == {
+        "said": "uncompiled: model.safetensors and model.graphs",
+        "step_ms": 3.0,
+    }
     text = json.dumps(shared)
     assert "secret" not in text and str(flux.parent) not in text and str(Path.home()) not in text
     assert {"device", "memory_mib", "os", "python", "torch", "onegraph", "size"} <= shared.keys()

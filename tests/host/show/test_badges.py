@@ -67,12 +67,15 @@ SEVERAL = [report(compile_s=31.4), report(speedup=2.12), eager(report(), 3)]
 CASES: dict[str, tuple[list[RunReport], tuple[str, str, float | None, int, int]]] = {
     "nothing yet": ([], ("waiting", "waiting", None, 0, 0)),
     "restored": ([report(restore_s=0.31)], ("restored", "restored 0.3 s", 0.31, 0, 20)),
-    "with its speed": ([report(restore_s=0.31, speedup=2.123)], ("restored", "restored 0.3 s, 2.1x", 0.31, 0, 20)),
+    "with its speed": (
+        [report(restore_s=0.31, speedup=2.123)],
+        ("restored", "restored 0.3 s, 2.1x faster", 0.31, 0, 20),
+    ),
     "compiled": ([report(compile_s=31.4)], ("compiled", "compiled 31 s", 31.4, 0, 20)),
-    "loaded before": ([report(speedup=2.12)], ("compiled", "2.1x", None, 0, 20)),
-    "eager": ([eager(report(compiled_calls=0), 20)], ("eager", "eager", None, 20, 20)),
-    "partly": ([eager(report(compiled_calls=17), 3)], ("partly", "3 of 20 calls eager", None, 3, 20)),
-    "several runs": (SEVERAL, ("partly", "3 of 63 calls eager", 31.4, 3, 63)),
+    "loaded before": ([report(speedup=2.12)], ("compiled", "2.1x faster", None, 0, 20)),
+    "eager": ([eager(report(compiled_calls=0), 20)], ("eager", "uncompiled", None, 20, 20)),
+    "partly": ([eager(report(compiled_calls=17), 3)], ("partly", "3 of 20 calls uncompiled", None, 3, 20)),
+    "several runs": (SEVERAL, ("partly", "3 of 63 calls uncompiled", 31.4, 3, 63)),
     "blocks": ([report(blocks=blocks(restore_s=0.5))], ("restored", "restored 0.5 s", 0.5, 0, 20)),
 }
 
@@ -102,7 +105,7 @@ def test_blocks_that_ran_eager_are_counted_by_themselves() -> None:
     made.blocks.eager[reasons.PatchedBy("pack", "attn1_patch")] += 6
     progress.report_run(NODE, "", made)
     badge = of()
-    assert (badge.state, badge.text, badge.eager_calls) == ("partly", "6 block calls eager", 0)
+    assert (badge.state, badge.text, badge.eager_calls) == ("partly", "6 block calls uncompiled", 0)
     assert [(why.code, why.calls) for why in badge.reasons] == [("patched", 6)]
 
 
@@ -159,7 +162,7 @@ def test_speeds_of_blocks_are_not_those_of_the_model(monkeypatch: pytest.MonkeyP
     progress.report_run(NODE, "", report(blocks=blocks(restore_s=0.5)))
     badge = of()
     assert (badge.speedup, badge.blocks_speedup) == (None, 4.12)
-    assert badge.text == "restored 0.5 s, blocks 4.1x at first use"
+    assert badge.text == "restored 0.5 s, blocks 4.1x faster at first use"
 
 
 def test_a_badge_that_fails_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +184,7 @@ def test_a_node_that_takes_no_such_model_says_why() -> None:
     patcher = comfy.model_patcher.ModelPatcher(holder, load_device=cpu, offload_device=cpu)
     progress.show_intro(NODE, text=hook.compile_model(patcher, hook.ModelNodeOptions(backend="inductor"), NODE)[1])
     badge = of()
-    assert (badge.state, badge.text, badge.calls, len(badge.reasons)) == ("eager", "eager", 0, 1)
+    assert (badge.state, badge.text, badge.calls, len(badge.reasons)) == ("eager", "uncompiled", 0, 1)
     assert badge.reasons[0].calls == 0 and badge.reasons[0].text in progress.texts[NODE]
 
 

@@ -132,7 +132,7 @@ def test_the_node_twice_in_a_row_hooks_once(vae: Any, counters: Counters) -> Non
     assert counters.compiled_calls == 1
     off, text = hook.compile_vae(twice, hook.VaeNodeOptions(backend="off"), NODE)
     off.decode(latents())
-    assert text == "off: the VAE runs eager"
+    assert text == "off: the VAE runs uncompiled"
     assert type(off) is type(vae) and counters.compiled_calls == 1
 
 
@@ -162,7 +162,7 @@ def test_tiles_never_compile(vae: Any, fresh_process: Registry, monkeypatch: pyt
     result = compiled_vae(vae).decode_tiled(z, tile_x=16, tile_y=16, overlap=4)
     assert torch.equal(result, vae.decode_tiled(z, tile_x=16, tile_y=16, overlap=4))
     assert fresh_process.counters.compiles == fresh_process.counters.compiled_calls == 0
-    assert node_text() == "eager: no graph is cached for this model yet"
+    assert node_text() == "uncompiled: no graph is cached for this model yet"
 
 
 def test_running_out_of_memory_tiles_without_compiling(
@@ -203,7 +203,7 @@ def test_changing_resolutions_compile_by_the_rule(rule: str, vae: Any, counters:
     assert counters.compiles == 0
     assert counters.eager_calls == (10 if rule == "skip" else 0)
     if rule == "skip":
-        assert node_text() == "eager: skip: the resolution varies (10 so far)"
+        assert node_text() == "uncompiled: skip: the resolution varies (10 so far)"
 
 
 def test_an_overflow_is_told_or_quarantines_the_graph(
@@ -217,7 +217,7 @@ def test_an_overflow_is_told_or_quarantines_the_graph(
         weight.mul_(1e38).mul_(1e3)
     result = fast.decode(latents())
     assert not bool(torch.isfinite(vae.decode(latents())).all()) or result.shape == (1, 128, 128, 3)
-    assert node_text() == "eager: this VAE itself overflows in float32 on this image; use another VAE"
+    assert node_text() == "uncompiled: this VAE itself overflows in float32 on this image; use another VAE"
     assert all(graph.retired is None for graph in fresh_process.graphs())
     weight.copy_(kept)
     assert fast.decode(latents()).isfinite().all()
@@ -242,7 +242,7 @@ def test_a_graph_that_is_not_finite_returns_nothing(
     monkeypatch.setattr(graph._runners.first, "runner", NotFinite())
     monkeypatch.setattr(fresh_process.store, "quarantine", lambda place: None)  # other tests use the graph
     assert torch.equal(fast.decode(latents()), vae.decode(latents()))
-    assert "not finite where eager's are; it is not used again" in node_text()
+    assert "not finite where the uncompiled model's are; it is not used again" in node_text()
     assert torch.equal(fast.decode(latents()), vae.decode(latents()))
     assert graph.retired is not None and folder.exists()
 
@@ -319,7 +319,7 @@ def test_audio_vaes_pass_through(vae: Any) -> None:
     video.latent_dim = 1
     passed, text = hook.compile_vae(video, hook.VaeNodeOptions(), NODE)
     assert passed is video
-    assert text == "eager: AutoencoderKL is a video or audio VAE"
+    assert text == "uncompiled: AutoencoderKL is a video or audio VAE"
 
 
 def test_load_checkpoint_gives_all_three(checkpoint: Callable[..., Path], counters: Counters) -> None:

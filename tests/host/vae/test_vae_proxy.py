@@ -85,7 +85,7 @@ def test_a_decoder_of_another_kind_runs_eager(vae: Any) -> None:
     fast.decode(z)
     fast.first_stage_model.decoder = Brighter(vae.first_stage_model.decoder)
     assert torch.equal(fast.decode(z), vae.decode(z))
-    assert node_text() == "eager: AutoencoderKL has an unusual encoder or decoder"
+    assert node_text() == "uncompiled: AutoencoderKL has an unusual encoder or decoder"
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
@@ -153,7 +153,7 @@ def test_replacing_first_stage_model_is_told_on_ours(vae: Any, counters: Counter
     other.first_stage_model = other.patcher.model
     assert torch.equal(other.decode(z), vae.decode(z))
     reason = VaeMethodReplaced("first_stage_model")
-    assert progress.texts[NODE] == f"decoder: eager: {reason.text}"
+    assert progress.texts[NODE] == f"decoder: uncompiled: {reason.text}"
     assert (counters.eager_calls, counters.reasons) == (1, {reason: 1})
     other.encode(torch.rand(1, 64, 64, 3))  # not what this node compiles
     assert counters.eager_calls == 1
@@ -178,14 +178,14 @@ def test_a_wrapped_decode_is_called_once_and_told(vae: Any) -> None:
     assert len(seen) == 2
     fast.first_stage_model.decode = lambda z: reference
     fast.decode(z)
-    assert node_text() == "eager: another node replaced this VAE's decode"
+    assert node_text() == "uncompiled: another node replaced this VAE's decode"
 
 
 def test_options_of_a_call_are_the_modules_business(vae: Any, counters: Counters) -> None:
     vae.first_stage_model.decoder.forward = lambda z, brighter=0.0: torch.zeros(1, 3, 128, 128) + brighter
     result = compiled(vae).decode(latents(), vae_options={"brighter": 0.5})
     assert torch.equal(result, vae.decode(latents(), vae_options={"brighter": 0.5}))
-    assert node_text() == "eager: the workflow passes options to this VAE's decode"
+    assert node_text() == "uncompiled: the workflow passes options to this VAE's decode"
 
 
 # Tiles ------------------------------------------------------------------------------------------------------
@@ -255,7 +255,10 @@ def test_one_tile_not_finite_makes_the_image_eager(
     monkeypatch.setattr(fresh_process.store, "quarantine", lambda place: None)  # other tests use the graph
     reference = vae.decode_tiled(z, **TILED)
     assert torch.equal(fast.decode_tiled(z, **TILED), reference)
-    assert node_text() == "eager: the graph returned values that are not finite where eager's are; it is not used again"
+    assert node_text() == (
+        "uncompiled: the graph returned values that are not finite where the uncompiled model's are; "
+        "it is not used again"
+    )
     assert graph.retired is not None
     report = status.last_runs[f"{NODE}:decoder"]
     assert report.compiled_calls == 0 and report.calls == fresh_process.counters.eager_calls > 5
@@ -267,7 +270,7 @@ def test_tiles_that_overflow_the_vae_retire_no_graph(vae: Any, fresh_process: Re
     fast.decode(z)
     vae.first_stage_model.decoder.conv_out.weight.mul_(1e38).mul_(1e3)
     fast.decode_tiled(z, **TILED)
-    assert node_text() == "eager: this VAE itself overflows in float32 on this image; use another VAE"
+    assert node_text() == "uncompiled: this VAE itself overflows in float32 on this image; use another VAE"
     assert all(graph.retired is None for graph in fresh_process.graphs())
 
 

@@ -46,7 +46,7 @@ def test_frames_of_any_size_and_number(name: str, counters: Counters, graphs_hom
     vae, fast = vaes.load(name), compiled_vae(vaes.load(name), backend="inductor")
     check_decode(fast, vae, vaes.latents(name, *SIZES[0][:2], frames=SIZES[0][2]))
     assert counters.compiled_calls == 0 < counters.compiles
-    assert told(f"{NODE}:decoder").startswith("eager: the first call, by which graphs are compiled for its blocks")
+    assert told(f"{NODE}:decoder").startswith("uncompiled: the first call, by which graphs are compiled for its blocks")
     # Of calls that differ by a size of 1, one kind is compiled after each decode.
     check_decode(fast, vae, vaes.latents(name, *SIZES[0][:2], frames=SIZES[0][2]))
     compiles = counters.compiles
@@ -106,7 +106,7 @@ def test_tiles_are_served_together(name: str, counters: Counters, graphs_home: P
     vae, fast = vaes.load(name), compiled_vae(vaes.load(name), backend="inductor", when_missing="eager")
     z = vaes.latents(name, 6, 6, frames=5)
     check_decode(fast, vae, z, tile_x=4, tile_y=4, overlap=1, tile_t=4, overlap_t=1)
-    assert told(f"{NODE}:decoder").startswith("eager: no graph is cached for this model yet")
+    assert told(f"{NODE}:decoder").startswith("uncompiled: no graph is cached for this model yet")
     assert counters.compiles == counters.compiled_calls == 0
 
 
@@ -118,7 +118,7 @@ def test_a_class_that_nobody_knows_passes_through() -> None:
     module: Any = vae.first_stage_model
     module.__class__ = type("Another", (type(module),), {})
     passed, text = hook.compile_vae(vae, hook.VaeNodeOptions(backend="inductor"), NODE)
-    assert passed is vae and text == "eager: Another is a video or audio VAE"
+    assert passed is vae and text == "uncompiled: Another is a video or audio VAE"
 
 
 def test_a_copy_under_dynamic_vram_runs_uncompiled_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,5 +131,5 @@ def test_a_copy_under_dynamic_vram_runs_uncompiled_with_the_reason(monkeypatch: 
         patched.setattr(paged_weights, "is_paged", lambda patcher: True)
         patched.setattr(fast.patcher, "model", vae.first_stage_model)
         check_decode(fast, vae, z)
-    assert told(f"{NODE}:decoder").startswith("eager: "), told(f"{NODE}:decoder")
+    assert told(f"{NODE}:decoder").startswith("uncompiled: "), told(f"{NODE}:decoder")
     assert "copied" in told(f"{NODE}:decoder") or "copy" in told(f"{NODE}:decoder"), told(f"{NODE}:decoder")

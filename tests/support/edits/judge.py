@@ -63,7 +63,7 @@ def counted(subject: Subject, calls: int) -> Iterator[None]:
         eager = sum(sum(one.eager.values()) for one in reports)
         assert now == (sum(one.compiled_calls for one in reports), eager), texts
     assert sum(report.calls for report in reports) == calls, texts
-    assert all(bool(one.compiled_calls) != one.text().startswith("eager: ") for one in reports), texts
+    assert all(bool(one.compiled_calls) != one.text().startswith("uncompiled: ") for one in reports), texts
 
 
 def assert_same(subject: Subject, result: torch.Tensor, reference: torch.Tensor, what: str) -> None:

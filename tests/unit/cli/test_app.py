@@ -73,9 +73,9 @@ def test_ls_shows_what_is_known_of_a_graph(store: Store, checkpoint: ModelSource
     done = onegraph(store, "ls")
     lines = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in done.stdout.splitlines()]
     shapes, measured, unmeasured = "any size 512-2048", ("2.0e-06", "1.5x faster"), ("not used yet", "")
-    assert ["unknown/fedcba987654", "unet", shapes, "float32", "inductor", "0.0 MB", *measured, "signed"] in lines
-    assert ["photo/0123456789ab", "unet", shapes, "float16", "inductor", "1.5 MB", *unmeasured, "signed"] in lines
-    assert done.stdout.splitlines()[-1].startswith("2 graphs, 1.5 MB; graph folder ")
+    assert ["unknown/fedcba987654", "unet", shapes, "float32", "inductor", "0.0 MiB", *measured, "signed"] in lines
+    assert ["photo/0123456789ab", "unet", shapes, "float16", "inductor", "1.4 MiB", *unmeasured, "signed"] in lines
+    assert done.stdout.splitlines()[-1].startswith("2 graphs, 1.4 MiB; graph folder ")
 
 
 @pytest.mark.parametrize("label", ["[/red] 64", "[bold]64[/bold]", "64\\"])

@@ -38,7 +38,7 @@ def test_doctor_tells_that_torch_is_missing(python: Path, tmp_path: Path) -> Non
     first, remedy, *rest = [line for line in lines[2:] if not line.startswith("ComfyUI ")]
     assert first == f"torch cannot be imported by {python} (No module named 'torch')"
     assert remedy.startswith("  problem: run the `onegraph` of the Python that ComfyUI runs in")
-    assert {"0 graphs, 0.0 MB of 10,737 MB", f"Graph folder: {tmp_path}"} <= {*rest}
+    assert {"0 graphs, 0.0 MiB of 10 GiB", f"Graph folder: {tmp_path}"} <= {*rest}
     assert rest[-1].startswith("Models can be neither compiled nor loaded here: run the `onegraph` of the Python")
     found = json.loads(onegraph(python, tmp_path, "doctor", "--json").stdout)["findings"]
     assert {one["what"]: one["state"] for one in found if one["state"] == "problem"} == {"torch": "problem"}

@@ -36,17 +36,17 @@ def test_push_pull_and_use(alice: Publisher, bob: Store, tmp_path: Path) -> None
     assert done.exit_code == 0
     (public,) = re.findall(r"onegraph trust add NAME ([0-9a-f]{64})$", done.stdout, re.MULTILINE)
     assert last(done).startswith("3 graphs pushed, 0 there already")
-    assert last(onegraph(alice.store, "push", url)) == "0 graphs pushed, 3 there already, 0.0 MB"
+    assert last(onegraph(alice.store, "push", url)) == "0 graphs pushed, 3 there already, 0.0 MiB"
     assert onegraph(bob, "pull", url).exit_code == 1  # nobody is trusted
     trust(bob, public)
     with http_server(tmp_path / "remote") as server:  # by the index, since nothing can be listed
         done = onegraph(bob, "pull", server.url, "--all")
-    assert (done.exit_code, last(done)) == (0, "3 graphs pulled, 0 there already, 0 for other machines, 0.0 MB")
+    assert (done.exit_code, last(done)) == (0, "3 graphs pulled, 0 there already, 0 for other machines, 0.0 MiB")
     done = onegraph(bob, "pull", url, "--all", "--trust", "fleet")
-    assert last(done) == "0 graphs pulled, 3 there already, 0 for other machines, 0.0 MB"
+    assert last(done) == "0 graphs pulled, 3 there already, 0 for other machines, 0.0 MiB"
     assert isinstance(bob.find(key()), Hit)
     again = onegraph(bob, "pull", url)  # the target of these graphs is no machine's
-    assert last(again).endswith("3 for other machines, 0.0 MB")
+    assert last(again).endswith("3 for other machines, 0.0 MiB")
 
 
 def test_a_push_that_was_stopped_goes_on(alice: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_a_mirror_is_whole_and_goes_on(alice: Publisher, tmp_path: Path) -> None
     alice.push(url, *(alice.make(key(dtype=dtype), content=dtype.encode()) for dtype in DTYPES))
     done = onegraph(alice.store, "mirror", url, copy)
     assert done.exit_code == 0 and re.match(r"\d+ files copied", last(done))
-    assert last(onegraph(alice.store, "mirror", url, copy)) == "0 files copied, 0.0 MB"
+    assert last(onegraph(alice.store, "mirror", url, copy)) == "0 files copied, 0.0 MiB"
     lost = next((tmp_path / "copy" / "objects").glob("*/*"))
     lost.unlink()
     assert last(onegraph(alice.store, "mirror", url, copy)).startswith("1 file copied")
@@ -118,7 +118,7 @@ def test_garbage_is_what_nobody_names(alice: Publisher, tmp_path: Path) -> None:
     done = onegraph(alice.store, "withdraw", url, name)
     assert done.exit_code == 0 and last(done) == "1 graph withdrawn; 1 so far"
     young = onegraph(alice.store, "gc", url)
-    assert last(young) == "0 files removed, 0.0 MB; 2 files too young"
+    assert last(young) == "0 files removed, 0.0 MiB; 2 files too young"
     dry = json.loads(onegraph(alice.store, "gc", url, "--grace", "0", "--dry-run", "--json").stdout)
     assert len(dry["files"]) == 2  # its manifest and its file; the weights' list is the other's, too
     assert all((folder / path).exists() for path in dry["files"])

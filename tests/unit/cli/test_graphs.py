@@ -105,6 +105,9 @@ def test_quarantined_graphs_are_shown_to_who_asks(store: Store, graphs: dict[str
     assert len(as_json(store, "ls")["graphs"]) == 2
     (row,) = as_json(store, "ls", "--filter", "state=quarantined")["graphs"]
     assert row["reason"]["code"] == "quarantined"
+    assert onegraph(store, "ls").stdout.splitlines()[-1].endswith("; 1 more quarantined or unreadable")
+    assert "more" not in onegraph(store, "ls", "--filter", "dtype=float16").stdout.splitlines()[-1]
+    assert onegraph(store, "stats").stdout.startswith("3 graphs (1 quarantined, 1 signed, 1 stale)")
 
 
 def test_ls_all_includes_the_folders_that_are_known(store: Store, graphs: dict[str, Entry], tmp_path: Path) -> None:

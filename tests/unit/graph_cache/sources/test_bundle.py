@@ -94,7 +94,7 @@ def test_a_full_disk_is_seen_before(store: Store, bundle: Path, monkeypatch: pyt
     refused = take(store, bundle)
     assert isinstance(refused, reasons.NoRoomForBundle)
     assert refused.free == 1000 and refused.needed == sum(map(len, (b"theirs", b"second"))) + 2 * 95
-    assert refused.text == "the bundle's graphs take 0 MB, and 0 MB are free"
+    assert refused.text == "the bundle's graphs take 0 MiB, and 0 MiB are free"
     assert snapshot(store.home) == before
 
 

@@ -71,17 +71,17 @@ def test_the_name_listened_on_is_answered(listen: str) -> None:
 def test_texts_have_no_absolute_paths() -> None:
     found = texts_without_paths(
         {
-            "said": {"5": "eager: '/home/me/a.graphs' is gone"},
+            "said": {"5": "uncompiled: '/home/me/a.graphs' is gone"},
             "reasons": {"at /a/b/x": 1, "at /c/d/x": 2},
             "n": [None, "~/a/b"],
         }
     )
-    assert found == {"said": {"5": "eager: 'a.graphs' is gone"}, "reasons": {"at x": 3}, "n": [None, "b"]}
+    assert found == {"said": {"5": "uncompiled: 'a.graphs' is gone"}, "reasons": {"at x": 3}, "n": [None, "b"]}
 
 
 def test_the_status_has_no_absolute_paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(progress.texts, "5:decoder", "eager: /home/me/models/x.graphs cannot be read")
-    assert routes.status()["said"]["5:decoder"] == "eager: x.graphs cannot be read"
+    monkeypatch.setitem(progress.texts, "5:decoder", "uncompiled: /home/me/models/x.graphs cannot be read")
+    assert routes.status()["said"]["5:decoder"] == "uncompiled: x.graphs cannot be read"
 
 
 SELF = {"host": "127.0.0.1:8188", "listen": LISTEN, "site": "same-origin", "origin": "http://127.0.0.1:8188"}

@@ -36,23 +36,31 @@ def eager(reason: str) -> RunReport:
 
 def test_a_run_takes_the_place_of_the_introduction(prompt: Prompt) -> None:
     assert status.intro(NODE, {"": "ready"}) == "ready"
-    assert status.added(NODE, "", eager("why")) == "eager: why"
+    assert status.added(NODE, "", eager("why")) == "uncompiled: why"
     assert status.intro("6", {"": "ready"}) == "ready"
-    assert status.added("6", "encoder", eager("why")) == "encoder: eager: why"
+    assert status.added("6", "encoder", eager("why")) == "encoder: uncompiled: why"
 
 
 def test_load_checkpoint_shows_model_and_vae(prompt: Prompt) -> None:
     assert status.intro(NODE, {"model": "ready", "VAE": "later"}) == "model: ready\nVAE: later"
-    assert status.added(NODE, "encoder", eager("a")) == "model: ready\nencoder: eager: a"
-    assert status.added(NODE, "", eager("b")) == "model: eager: b\nencoder: eager: a"
-    assert status.added(NODE, "decoder", eager("c")) == "model: eager: b\ndecoder: eager: c\nencoder: eager: a"
+    assert status.added(NODE, "encoder", eager("a")) == "model: ready\nencoder: uncompiled: a"
+    assert status.added(NODE, "", eager("b")) == "model: uncompiled: b\nencoder: uncompiled: a"
+    assert (
+        status.added(NODE, "decoder", eager("c"))
+        == "model: uncompiled: b\ndecoder: uncompiled: c\nencoder: uncompiled: a"
+    )
 
 
 def test_all_runs_of_a_prompt_show_and_equal_ones_once(prompt: Prompt) -> None:
     for reason in ("a", "b", "a", "a"):
         text = status.added(NODE, "", eager(reason))
-    assert text == "eager: a (3 runs)\neager: b"
-    assert [run["text"] for run in status.all_runs()[NODE]] == ["eager: a", "eager: b", "eager: a", "eager: a"]
+    assert text == "uncompiled: a (3 runs)\nuncompiled: b"
+    assert [run["text"] for run in status.all_runs()[NODE]] == [
+        "uncompiled: a",
+        "uncompiled: b",
+        "uncompiled: a",
+        "uncompiled: a",
+    ]
     assert {run["part"] for run in status.all_runs()[NODE]} == {""}
 
 
@@ -61,31 +69,31 @@ def test_a_new_prompt_starts_a_cached_node_afresh(prompt: Prompt) -> None:
     status.added(NODE, "", eager("a"))
     status.added(NODE, "decoder", eager("a"))
     prompt.id = "second"
-    assert status.added(NODE, "", eager("b")) == "model: eager: b\nVAE: later"
+    assert status.added(NODE, "", eager("b")) == "model: uncompiled: b\nVAE: later"
     assert len(status.all_runs()[NODE]) == 1
 
 
 def test_without_a_server_each_run_stands_alone(prompt: Prompt) -> None:
     prompt.id = None
     status.added(NODE, "", eager("a"))
-    assert status.added(NODE, "", eager("b")) == "eager: b"
+    assert status.added(NODE, "", eager("b")) == "uncompiled: b"
 
 
 def test_progress_shows_below_the_runs_until_the_next(prompt: Prompt) -> None:
     status.intro(NODE, {"model": "ready", "VAE": "later"})
     assert status.with_progress(NODE, "compiling: 1 s") == "compiling: 1 s"
     status.added(NODE, "", eager("a"))
-    assert status.with_progress(NODE, "compiling: 2 s") == "model: eager: a\nVAE: later\ncompiling: 2 s"
-    assert status.added(NODE, "decoder", eager("b")) == "model: eager: a\ndecoder: eager: b"
+    assert status.with_progress(NODE, "compiling: 2 s") == "model: uncompiled: a\nVAE: later\ncompiling: 2 s"
+    assert status.added(NODE, "decoder", eager("b")) == "model: uncompiled: a\ndecoder: uncompiled: b"
 
 
 def test_the_first_and_last_of_many_runs_are_shown(prompt: Prompt) -> None:
     for number in range(300):
         text = status.added(NODE, "decoder", eager(str(number)))
     assert text.splitlines() == [
-        "decoder: eager: 0",
+        "decoder: uncompiled: 0",
         "decoder: (295 more runs)",
-        *(f"decoder: eager: {n}" for n in (296, 297, 298, 299)),
+        *(f"decoder: uncompiled: {n}" for n in (296, 297, 298, 299)),
     ]
     assert len(status.all_runs()[NODE]) == status.MOST_RUNS
 

@@ -118,7 +118,7 @@ def test_after_one_death_the_graph_is_tried_again(life: Life, caplog: pytest.Log
     life.die()
     with caplog.at_level(logging.WARNING):
         assert isinstance(life.call(), Result)
-    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+    assert [record.getMessage().split(": ", 2)[2] for record in caplog.records] == [
         "the process that loaded the cached graph last died meanwhile; it is tried once more"
     ]
     caplog.clear()
