@@ -157,12 +157,13 @@ def test_the_gallerys_plan_names_files_of_templates() -> None:
     plan = plans.read(ROOT / "plans" / "gallery.toml")
     assert plan.absent is not None and {*plan.absent.architectures} <= {*absent_gpu.GPUS}
     models = [bake.model for bake in plan.bake]
-    assert len({*models}) == len(models) == 13
+    assert len({*models}) == len(models) == 14
     assert all(headers.url_of(model).endswith(".safetensors") for model in models)
     templates = json.loads((ROOT / "docs" / "gallery.json").read_text())["templates"]
     sampled = {one["file"] for template in templates for one in template["sampled"]}
-    untemplated = {model.rpartition("/")[2] for model in models} - sampled  # of the same repositories
+    untemplated = {model.rpartition("/")[2] for model in models} - sampled  # a VAE, and files of the same repositories
     assert untemplated == {
+        "ae.safetensors",
         "qwen_image_bf16.safetensors", "wan2.1_t2v_14B_fp16.safetensors",
         "wan2.2_t2v_high_noise_14B_fp16.safetensors", "wan2.2_i2v_high_noise_14B_fp16.safetensors",
     }  # fmt: skip
