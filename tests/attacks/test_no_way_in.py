@@ -111,10 +111,11 @@ def test_the_texts_of_onediffs_nodes_are_not_read() -> None:
 
 REQUEST_HANDLER = "host/page/request_handler.py"
 # What clients may send, by kind of value. Texts are compared with what is there, and name nothing: of a graph or a job
-# the id is sent, which is looked up in a list. A workflow is what ComfyUI's own route takes.
+# the id is sent, which is looked up in a list; of a prompt ComfyUI's. A workflow is what ComfyUI's own route takes.
 FIELDS = {
     "id": "id", "job": "id", "state": "text", "model": "text", "component": "text", "search": "text",
     "sort": "choice", "order": "choice", "offset": "number", "limit": "number", "dry_run": "choice",
+    "unusable": "choice", "prompt_id": "name",
     "partial": "choice", "beside": "choice",
     "disk_budget_bytes": "number", "prompt": "workflow", "workflow": "workflow",
 }  # fmt: skip
@@ -150,7 +151,10 @@ def test_what_clients_may_send_names_no_file() -> None:
             assert re.search(r"pattern='\^\[0-9a-f\]\{\d+\}\$'", limits), name
         elif kind == "text":
             assert "MaxLen(max_length=200)" in limits, name
+        elif kind == "name":  # of what is in a table
+            assert "MaxLen(max_length=100)" in limits, name
         else:
             assert sent[name].annotation is not str, name
-    used = re.compile(r"fields\.(state|model|component|search)\b")
-    assert [name for name in ENTRANCES if used.search((ROOT / name).read_text())] == ["host/page/graphs.py"]
+    for texts, entrance in (("state|model|component|search", "graphs"), ("prompt_id", "process")):
+        used = re.compile(rf"fields\.({texts})\b")
+        assert [name for name in ENTRANCES if used.search((ROOT / name).read_text())] == [f"host/page/{entrance}.py"]
