@@ -73,5 +73,5 @@ def test_a_graph_that_is_closed_leaves_no_file(name: str, results: dict[str, Any
 def test_what_is_no_graph_is_refused(name: str, results: dict[str, Any]) -> None:
     """With a sentence, and the process goes on to the next one."""
     refused = results[name]["refused"]
-    assert "runs eager" in refused and str(Path.home()) not in refused and "Z:" not in refused
+    assert "runs uncompiled" in refused and str(Path.home()) not in refused and "Z:" not in refused
     assert (results[name]["left"], results[name]["removed"]) == (0, True)

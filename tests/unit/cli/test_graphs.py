@@ -239,7 +239,7 @@ def test_bake_tells_what_is_no_workflow(text: str, told: str, store: Store, tmp_
 def test_a_path_that_does_not_exist_is_named(command: list[str], store: Store, tmp_path: Path) -> None:
     done = onegraph(store, *command, tmp_path / "typo")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert f"{str(tmp_path / 'typo')!r} does not exist" in done.stderr
+    assert f"'{tmp_path / 'typo'}' does not exist" in done.stderr
 
 
 @pytest.mark.parametrize("command", [["ls"], ["verify"], ["prune"], ["pin", "photo", "--in"], ["export", "--to", "x"]])
