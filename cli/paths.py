@@ -21,6 +21,14 @@ def only_folders(paths: list[Path] | None) -> list[Path] | None:
     return paths
 
 
+def only_existing(paths: list[Path] | None) -> list[Path] | None:
+    """Refuse what is not there."""
+    for path in paths or ():
+        if not path.exists():
+            raise typer.BadParameter(f"'{path}' does not exist: nothing has that name.")
+    return paths
+
+
 Folders = Annotated[list[Path] | None, typer.Argument(callback=only_folders, help=_FOLDERS)]
 SharedFolders = Annotated[list[Path] | None, typer.Argument(callback=only_folders, help=_SHARED)]
 

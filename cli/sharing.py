@@ -14,7 +14,7 @@ import typer
 
 from .help import Command, Group
 from .output import NO_GRAPHS, Json, counted, print_either, print_error, print_json, print_line
-from .paths import SharedFolders
+from .paths import SharedFolders, only_existing
 
 if TYPE_CHECKING:
     from ..common.reasons import Reason
@@ -145,7 +145,7 @@ def import_graphs(
     publisher: Annotated[
         str, typer.Option("--trust", help="The trusted publisher who exported it, by the name that you gave.")
     ],
-    paths: Annotated[list[Path], typer.Argument(exists=True, help="What was exported: files or folders.")],
+    paths: Annotated[list[Path], typer.Argument(callback=only_existing, help="What was exported: files or folders.")],
     as_json: Json = False,
 ) -> None:
     """Copy what a trusted publisher exported into your graph folder.
