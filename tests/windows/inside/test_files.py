@@ -72,4 +72,4 @@ def test_what_a_code_page_lacks_is_printed_all_the_same(options: tuple[str, ...]
     done = subprocess.run([sys.executable, "-c", run], stdin=subprocess.PIPE, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     text = done.stdout.decode("cp1252")
-    assert "unet" in text and "h\\u2192me" in text and "\r\n1 graphs, " in text
+    assert "unet" in text and "h\\u2192me" in text and "\r\n1 graph, " in text
