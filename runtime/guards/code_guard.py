@@ -98,6 +98,7 @@ def short_name(full: str) -> str:
     return path if "." in path else f"{module.rpartition('.')[2]}.{path}"
 
 
+_ALIASES = {"Module.__call__": "Module._wrapped_call_impl"}  # names that torch gives functions of other names
 _OPERATORS = [
     *("__getitem__", "__setitem__", "__neg__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
     *(
@@ -213,8 +214,11 @@ class CodeGuard:
         """Add a difference where a function is another one. `package`: that it came from, besides the model's own."""
         self._functions += (one for one in unwrap_chain(value) if is_at_home(one))
         if is_function(value) and is_at_home(value):
-            # What a torch promises, another one keeps: its own functions compute the same, however they are written.
-            another = not self._is_of_this_torch and is_defined_in(value, "torch")
+            # What a torch promises, another one keeps: its own function of that name computes the same, however it is
+            # written. Another one of torch's in its place was put there.
+            path = full.partition(":")[2]
+            is_it = getattr(value, "__qualname__", "") in (path, path.rpartition(".")[2], _ALIASES.get(path))
+            another = not self._is_of_this_torch and is_it and is_defined_in(value, "torch")
             if another or describe_target(value, self._digest) == wanted:
                 return
         differences.append(self._difference_of(full, value, package))

@@ -313,6 +313,10 @@ def test_another_torch_has_functions_of_its_own(host: ModuleType, monkeypatch: p
     found = live.difference()
     assert isinstance(found, FunctionReplaced) and found.name == "Conv1d._conv_forward"
     monkeypatch.undo()
+    assert live.difference() is None
+    monkeypatch.setattr(torch.nn.Conv1d, "_conv_forward", torch.nn.Conv2d._conv_forward)  # torch's own, and not it
+    assert live.difference() is not None
+    monkeypatch.undo()
     of_host = next(name for name in record.functions if name.startswith("edited_host"))
     other = {**older.functions, of_host: ("0" * 16, "0" * 16)}
     assert isinstance(CodeGuard(older.model_copy(update={"functions": other})).difference(), OtherHostVersion)
