@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 
@@ -30,8 +30,9 @@ from .capture_stream import capture_stream
 log = logger("compiler")
 
 _TRIALS = 3  # calls that are timed, each from an idle device
-_TOLERANCE = 1e-3  # relative L2 between a call and its replay: same kernels, but some sum in no fixed order
+TOLERANCE = 1e-3  # relative L2 between a call and its replay: same kernels, but some sum in no fixed order
 
+T = TypeVar("T")
 Shapes = tuple[torch.Size, ...]
 Release = Literal["freed", "needed"]
 
@@ -191,7 +192,7 @@ class CudaGraphs:
             return False
         expected = self._function(*inputs)
         try:
-            return _distance(self._capture(inputs).replay(inputs), expected) <= _TOLERANCE
+            return distance(self._capture(inputs).replay(inputs), expected) <= TOLERANCE
         except Exception:
             log.exception("a call could not be captured as a CUDA graph")
             return False
@@ -254,9 +255,9 @@ class CudaGraphs:
         device = inputs[0].device
         free = torch.cuda.mem_get_info(device)[0]
         captured = self._capture(inputs)
-        distance = _distance(captured.replay(inputs), expected)
+        apart = distance(captured.replay(inputs), expected)
         self.held_bytes += max(0, free - torch.cuda.mem_get_info(device)[0])
-        kept = distance <= _TOLERANCE
+        kept = apart <= TOLERANCE
         if kept:
             if len(self._captured) >= policy.most:
                 oldest = next(iter(self._captured))
@@ -269,35 +270,44 @@ class CudaGraphs:
             "%s calls of %s: relative L2 %.1e, %d MiB",
             "replaying" if kept else "not replaying",
             tuple(shapes[0]),
-            distance,
+            apart,
             self.held_bytes >> 20,
         )
 
     def _capture(self, inputs: tuple[torch.Tensor, ...]) -> _Captured:
         device = inputs[0].device
-        current = torch.cuda.current_stream(device)
-        # Not torch.cuda.graph: that collects garbage and empties the allocator's cache, and stops other threads' work.
-        graph = torch.cuda.CUDAGraph()
         with torch.inference_mode(False), torch.no_grad():
             static_inputs = tuple(torch.empty_like(t).copy_(t) for t in inputs)
-            side = capture_stream(device)
-            side.wait_stream(current)
-            with torch.cuda.stream(side):
-                graph.capture_begin(self._pool, "thread_local")
-                try:
-                    output = self._function(*static_inputs)
-                finally:
-                    graph.capture_end()
-            current.wait_stream(side)
+            graph, output = captured(lambda: self._function(*static_inputs), device, self._pool)
         self._pool, self._device = graph.pool(), device
-        return _Captured(graph, current, static_inputs, output)
+        return _Captured(graph, torch.cuda.current_stream(device), static_inputs, output)
+
+
+def captured(function: Callable[[], T], device: torch.device, pool: Any = None) -> tuple[torch.cuda.CUDAGraph, T]:
+    """Capture what a function launches: the CUDA graph, whose replay computes what the function has returned.
+
+    Args:
+        pool: the memory of another CUDA graph, to share.
+    """
+    current, side = torch.cuda.current_stream(device), capture_stream(device)
+    # Not torch.cuda.graph: that collects garbage and empties the allocator's cache, and stops other threads' work.
+    graph = torch.cuda.CUDAGraph()
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        graph.capture_begin(pool, "thread_local")
+        try:
+            output = function()
+        finally:
+            graph.capture_end()
+    current.wait_stream(side)
+    return graph, output
 
 
 def _in_words(shapes: Shapes) -> str:
     return " ".join("x".join(map(str, shape)) for shape in shapes)
 
 
-def _distance(result: Output, expected: Output) -> float:
+def distance(result: Output, expected: Output) -> float:
     """Relative L2, the largest of all tensors."""
     pairs = zip(tensors_of(result), tensors_of(expected), strict=True)
     distances = [(a.float() - b.float()).norm() / b.float().norm().clamp(min=1e-30) for a, b in pairs]

@@ -38,7 +38,7 @@ def measure(name: str, way: str, repeats: int) -> Row:
 def _transformer(name: str, way: str) -> Row:
     model, layers = MODELS[name]
     as_there = "eager" if way == "eager" else "ours"
-    row = dits.measure(model, as_there, 1024, STEPS, layers, loras=False)
+    row = dits.measure(model, as_there, 1024, STEPS, layers, loras=False, of_file=True)
     shutil.move(Path(os.environ["BENCH_RESULTS"]) / f"{model}-{layers}-{as_there}.pt", result_of(name, way))
     return row
 

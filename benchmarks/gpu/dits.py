@@ -124,13 +124,21 @@ def compiled_by(way: str, model: Any) -> Any:
 
 
 def measure(
-    name: str, way: str, side: int, steps: int, layers: str, prompt_s: float = 0.0, loras: bool = True
+    name: str,
+    way: str,
+    side: int,
+    steps: int,
+    layers: str,
+    prompt_s: float = 0.0,
+    loras: bool = True,
+    of_file: bool = False,
 ) -> dict[str, Any]:
     """Sample in this process; the first step's and the median step's milliseconds, peak bytes, what ran.
 
     Args:
         prompt_s: seconds between the node and sampling, in which a workflow encodes its prompt and reads weights.
         loras: whether two LoRAs are measured, of whose weights the system's memory then has copies.
+        of_file: whether the host loads the model as it loads one from a file, by its own choice of operations.
     """
     from headless import host
 
@@ -140,13 +148,15 @@ def measure(
     import comfy.sd
     import torch
     from support.dit_matrix.weights import lora_of
-    from support.models import dits, ggml_models, quantised
+    from support.models import dits, quantised
 
     full, small = FULL[name], small_of(name)
     device = torch.device("cuda")
     began = time.perf_counter()
     with torch.inference_mode():
         if layers.startswith("gguf "):
+            from support.models import ggml_models  # which needs gguf
+
             model = ggml_models.load(
                 "ComfyUI-GGUF", name, ggml_models.KINDS[layers[5:]], 0, torch.bfloat16, device, **full["unet"]
             )
@@ -154,6 +164,8 @@ def measure(
             model = quantised.load(name, layers, device=device, **full["unet"])
         else:
             model = dits.load(name, dtype=torch.bfloat16, device=device, **full["unet"])
+        if of_file:
+            model = comfy.sd.load_diffusion_model_state_dict(model.model.diffusion_model.state_dict())
     torch.cuda.synchronize()
     made_s = time.perf_counter() - began
     weights_mib = torch.cuda.memory_allocated() / 2**20

@@ -2,7 +2,8 @@
 
 `python -m benchmarks.gpu.texts --model "qwen 3 4b" --out FILE`, in an environment with ComfyUI (`COMFYUI_PATH`), on a
 GPU if there is one. Weights are seeded random numbers, in bfloat16 on a GPU; each text has 512 tokens after a prompt of
-300. Each way is a process of its own; that of graphs makes texts in turns with the same model's eager ones. One table
+300. Each way is a process of its own; that of graphs makes texts in turns with the same model's eager ones. Then the
+logits of a given text are compared: 16 bits by how far they are from `float32`, which is to be the first way. One table
 and one JSON file.
 """
 
@@ -17,7 +18,8 @@ from benchmarks.gpu.ways import ROOT, Benchmark, Row, about_graphs, result_of
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 
-PROMPT, TOKENS = 300, 512
+PROMPT, TOKENS, COMPARED = 300, 512, 48
+WAYS = ("float32", "eager", "ours", "ours, restored", "torch.compile by block")
 _LLAMA = "comfy.text_encoders.llama"
 SIZES: dict[str, Any] = {  # by model: its class, and what differs from the class's own configuration
     "small": (
@@ -41,8 +43,16 @@ def measure(name: str, way: str, repeats: int) -> Row:
     host.import_pack()
     from support.comfyui import texts
 
+    dtype = torch.bfloat16 if cuda and way != "float32" else torch.float32
     with torch.inference_mode():
-        clip = texts.loaded(texts.SmallText(*SIZES[name]), torch.bfloat16 if cuda else torch.float32)
+        clip = texts.loaded(texts.SmallText(*SIZES[name]), dtype)
+    prompt = texts.tokens(PROMPT)
+    if way == "float32":
+        import comfy.model_management
+
+        comfy.model_management.should_use_bf16 = lambda *args, **kwargs: False  # in which texts are computed otherwise
+        torch.save(logits(clip, prompt), result_of(name, way))
+        return {"way": way}
     chosen = clip
     if way.startswith("ours"):
         from onegraph.host.calls.clip_hook import ClipNodeOptions, compile_clip
@@ -54,7 +64,6 @@ def measure(name: str, way: str, repeats: int) -> Row:
         for module in text_models(clip.cond_stage_model).values():
             for block in module.layers:
                 block.compile(dynamic=True)
-    prompt = texts.tokens(PROMPT)
 
     def seconds(which: Any, length: int = TOKENS) -> tuple[float, list[int]]:
         if cuda:
@@ -78,15 +87,41 @@ def measure(name: str, way: str, repeats: int) -> Row:
         row["of_eager_in_turns"] = round(statistics.median(eager / own for own, eager in pairs), 2)
     if cuda:
         row["peak_mib"] = round((torch.cuda.max_memory_allocated() - held) / 2**20)
-    torch.save(torch.tensor(found), result_of(name, way))
+    computed = logits(chosen, prompt)
+    torch.save(computed, result_of(name, way))
+    if result_of(name, "float32").is_file():
+        row["logits_from_float32"] = _apart(computed, torch.load(result_of(name, "float32")))
     return row | (about_graphs("7:generation") if way.startswith("ours") else {})
 
 
+def logits(clip: Any, prompt: Any) -> Any:
+    """The logits [tokens, vocabulary] of a text whose tokens are given, as each step of a generation computes them."""
+    import torch
+
+    model = getattr(clip.cond_stage_model, clip.cond_stage_model.clip).transformer
+    given = torch.randint(2, 500, (COMPARED,), generator=torch.Generator().manual_seed(2))
+    found: list[Any] = []
+
+    def next_token(logits: Any, *args: Any, **kwargs: Any) -> Any:
+        found.append(logits[0].float().cpu())
+        return given[None, len(found) - 1 : len(found)].to(logits.device)
+
+    model.sample_token = next_token
+    with torch.inference_mode():
+        clip.generate(prompt, max_length=COMPARED, do_sample=False)
+    del model.sample_token
+    return torch.stack(found)
+
+
+def _apart(found: Any, wanted: Any) -> float:
+    return float((found - wanted).norm() / wanted.norm())
+
+
 def compared(found: Any, eager: Any) -> Row:
-    """How many tokens are eager's, from the first on."""
-    same = [bool(a == b) for a, b in zip(found, eager, strict=False)]
-    return {"tokens_as_eager": same.index(False) if False in same else len(same)}
+    """How far logits are from eager's, and how often the likeliest token is the same one."""
+    same = (found.argmax(-1) == eager.argmax(-1)).float().mean()
+    return {"logits_from_eager": _apart(found, eager), "same_likeliest": round(float(same), 3)}
 
 
 if __name__ == "__main__":
-    Benchmark("benchmarks.gpu.texts", SIZES, measure, compared).main(str(__doc__))
+    Benchmark("benchmarks.gpu.texts", SIZES, measure, compared).main(str(__doc__), WAYS)

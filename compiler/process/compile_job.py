@@ -91,8 +91,7 @@ def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
     signature = None if built.signature is None else built.signature.to_json()
     checked = Checked(tuple(built.files), constants, built.code, outputs, signature)
     report(checked)
-    # A block is given other memory at each call.
-    capturable = built.signature is None and runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
+    capturable = runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
     return Done(**vars(checked), cuda_graphs=capturable)
 
 

@@ -6,6 +6,7 @@ inputs whose length in use is a number, and the new token's keys and values are 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,11 @@ _ATTENTION = "comfy.ldm.modules.attention"
 _NAMES = ("attention_pytorch", "attention_basic", "attention_sub_quad")  # those of the host that texts are given
 _FUNCTION = "optimized_attention"
 _PAST = "past_key_value"
+# Where the number in use is a tensor, so that all tokens' calls are one call: a step can be captured as a CUDA graph.
+# Attention then reads all of the room, which a processor would wait for.
+REPLAYED_ON = ("cuda",)
 _GROWING = 2  # values that a graph is given of keys and values without room: their length tells how many there are
+_NOTHING: tuple[()] = ()  # keys and values of no tokens
 _BEYOND = "beyond window"  # an argument of calls whose tokens are more than attention reaches back to: another kind
 
 
@@ -41,6 +46,39 @@ class TextBlock:
         return result, None
 
 
+class _Room:
+    """Keys and values [B, heads, room, D] of the tokens before, and how many there are, as a tensor [1].
+
+    Args:
+        window: to how many tokens attention reaches back; 0: to all.
+    """
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, count: torch.Tensor, window: int) -> None:
+        self._keys, self._values, self._count, self._window = keys, values, count, window
+
+    def attention(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, mask: None = None, **how: Any
+    ) -> torch.Tensor:
+        """As the host's functions of one query [B, heads, 1, D], the new token's, with all keys: [B, 1, heads * D].
+
+        Queries of one key's heads attend together, as many of one head would.
+        """
+        place = torch.arange(self._keys.shape[2], device=q.device)
+        before, new = (place < self._count)[:, None], (place == self._count)[:, None]
+        keys, values = (
+            torch.where(new, own, torch.where(before, past, 0))  # what has no token may be anything
+            for own, past in ((k, self._keys), (v, self._values))
+        )
+        seen = place <= self._count
+        if self._window:
+            seen = seen & (place > self._count - self._window)
+        grouped = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
+        found = torch.nn.functional.scaled_dot_product_attention(
+            grouped, keys, values, attn_mask=seen[None, None, None]
+        )
+        return found.reshape(q.shape[0], 1, -1)
+
+
 class DecoderBlock(TextBlock):
     """Of blocks that are given keys and values [B, heads, room, D] of so many tokens before, and fill in their own.
 
@@ -55,7 +93,7 @@ class DecoderBlock(TextBlock):
 
     def open(self, block: torch.nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
         made, past = super().open(block, named), named[_PAST]
-        window, new = getattr(block, self._window, 0) if self._window else 0, named["x"].shape[1]
+        window, new = self._reach(block), named["x"].shape[1]
         if window and new > window:
             made[_BEYOND] = True
         if not past:
@@ -63,6 +101,8 @@ class DecoderBlock(TextBlock):
         keys, values, count = past
         if not count:
             past = []
+        elif new == 1 and self._one_call(keys, count, named, made):
+            past = [keys, values, _count(count, keys.device, _stream(keys.device))]
         elif keys.shape[2] < count + new:
             if window or keys.shape[2] != count:
                 raise TypeError("keys and values of other tokens")
@@ -73,8 +113,25 @@ class DecoderBlock(TextBlock):
             past = [keys, values, count]
         return {**made, _PAST: past}
 
+    def _reach(self, block: torch.nn.Module) -> int:
+        return int(getattr(block, self._window, 0) or 0) if self._window else 0
+
+    def _token(self, block: torch.nn.Module, opened: Mapping[str, Any], room: _Room) -> Any:
+        """A token's call: the block is told of no tokens before, and its attention reads them besides the new one."""
+        returned = self._called(block, {**opened, _PAST: _NOTHING, _FUNCTION: room.attention})
+        result, (keys, values, _) = returned
+        return result, (keys.contiguous(), values.contiguous())
+
+    @staticmethod
+    def _one_call(keys: torch.Tensor, count: int, named: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
+        """Whether it is one of a token with room for it, and with an attention that `_Room` can stand in for."""
+        room = keys.shape[2] > count and keys.device.type in REPLAYED_ON
+        return room and named.get("attention_mask") is None and isinstance(made[_FUNCTION], str)
+
     def call(self, block: torch.nn.Module, opened: Mapping[str, Any]) -> Any:
         past = opened[_PAST]
+        if past and isinstance(past[-1], torch.Tensor) and len(past) > _GROWING:
+            return self._token(block, opened, _Room(*past, window=self._reach(block)))
         grows = past is not None and len(past) == _GROWING
         if grows:
             past = (*past, past[0].shape[2])
@@ -125,6 +182,10 @@ class HybridBlock(DecoderBlock):
         if not past or not past[2] or named["x"].shape[1] > 1:
             raise TypeError("a prompt")
         return {**TextBlock.open(self, block, named), _PAST: [*past[:2]]}
+
+    @staticmethod
+    def _one_call(keys: torch.Tensor, count: int, named: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
+        return False  # the others' states are other tensors at each token
 
     def call(self, block: torch.nn.Module, opened: Mapping[str, Any]) -> Any:
         past = opened[_PAST]
@@ -187,6 +248,16 @@ class GrowingBlock(TextBlock):
     @staticmethod
     def _window(block: torch.nn.Module) -> int:
         return int(getattr(block, "sliding_attention", 0))
+
+
+@functools.lru_cache(maxsize=4)
+def _count(count: int, device: torch.device, stream: int) -> torch.Tensor:
+    """How many tokens there are, one tensor for all blocks of a step. `stream`: on which it is made and read."""
+    return torch.full((1,), count, device=device)
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
 
 
 def _last(kept: Any, count: Any) -> tuple[torch.Tensor, ...]:

@@ -28,6 +28,7 @@ from ..graphs.binding import Held
 from ..graphs.call_context import CallContext
 from ..graphs.first_use import ChangingEager, QuantisingEager
 from ..graphs.loaded_graph import Changed, LoadedGraph, Result
+from ..graphs.step_replay import StepReplay
 from .seen_calls import MOST_SEEN, Seen, plain
 
 
@@ -53,7 +54,7 @@ class BlockCall(NamedTuple):
         block: what a graph is compared with: the block, or a copy of it that has all weights.
         module: the block with all its weights where a graph can read them.
         options: the model's.
-        held, unchanged: see `CallContext`.
+        held, unchanged, step: see `CallContext`.
         exact: gives a copy of the block in float32, where its weights are quantised.
     """
 
@@ -63,6 +64,7 @@ class BlockCall(NamedTuple):
     held: Held | None
     exact: Callable[[torch.nn.Module], torch.nn.Module] | None = None
     unchanged: Callable[[], bool] | None = None
+    step: StepReplay | None = None
 
 
 class _WritesError(Exception):
@@ -227,7 +229,7 @@ class KindGraph:
                     return self._eager(call, tensors, call.options)
 
                 reference = self._judged(call, eager, call.options)
-                context = CallContext(call.held, call.unchanged, copied=not memory.as_expected)
+                context = CallContext(call.held, call.unchanged, None, not memory.as_expected, call.step)
                 result = graph.call(call.module, tuple(inputs), seen.sizes, reference, counters, context)
         except _WritesError:
             self.refusal = reasons.FirstUseFailed(reasons.BlockWrites(self.name))

@@ -25,6 +25,7 @@ from ...signature.call_tree import OPTIONS
 from ...signature.parameters import options_of, parameters_of
 from ...signature.views import closed, opened, opened_result
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
+from ..graphs.step_replay import StepReplay
 from ..guards import ambient_modes, code_guard
 from ..guards.guard_cache import GuardCache
 from ..obtain.registry import registry
@@ -68,6 +69,7 @@ class BlockRun:
         self._lock = threading.RLock() if lock is None else lock
         self._kinds = Kinds(client, run)
         self._modulation = KeptModulation(client)
+        self._step = StepReplay()
         self._outer: ModelCall | None = None
         self._counters = registry().counters
         self._moment = object()  # of a call of the model
@@ -116,6 +118,7 @@ class BlockRun:
             yield
             return
         self._served, self._eager, self._outer = 0, Counter(), outer
+        self._step.begin()
         lasting = contextlib.ExitStack()
         try:
             with self._reported():
@@ -124,6 +127,7 @@ class BlockRun:
                 yield
             finally:
                 with self._reported():
+                    self._step.end()
                     lasting.close()
             with self._reported():
                 model = self._model()
@@ -316,8 +320,9 @@ class BlockRun:
         # Weights that were brought for this call are held while it lasts; the live block would have its own brought.
         apart = brought.eager or brought.module
         held, block = (None, apart) if self._weights.by_block else (run.held, one.block)
+        step = None if held is None else self._step
         unchanged = None if checked else functools.partial(self._is_unchanged, one, graph)
-        call = BlockCall(block, brought.module, options, held, exact, unchanged)
+        call = BlockCall(block, brought.module, options, held, exact, unchanged, step)
         served = kind.serve(call, matched, self._counters, self._client.compared)
         if isinstance(served, tuple):
             run.report.blocks.served(graph, one.name, brought.streamed)

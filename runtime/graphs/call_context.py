@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .binding import Held
+from .step_replay import StepReplay
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,14 @@ class CallContext:
         compared: for a graph that calls functions of others: in what it is run for comparisons, and eager as well. Its
             result is then of another run.
         copied: whether the inputs hold copies, which eager's own call would not.
+        step: of whose calls it is one; None: of none, or its weights are there for this call alone.
     """
 
     held: Held | None = None
     unchanged: Callable[[], bool] | None = None
     compared: Callable[[], contextlib.AbstractContextManager[object]] | None = None
     copied: bool = False
+    step: StepReplay | None = None
 
 
 PLAIN = CallContext()

@@ -105,6 +105,7 @@ class LoadedGraph:
         worked = entry.manifest.cuda_graphs and not store.markers.died_while_capturing(entry.folder)
         may_capture = options.policy.captures and worked and options.another is None
         self._captures = Captures(runner.cuda_graphs, self.first_use, may_capture)
+        self.may_be_captured = worked and options.policy.captures  # as a part of a step
         self._checks_behind = request.device.type in options.policy.checks_behind_on
         self._checks = SpotChecks(self.shapes, self.device, self.first_use, options.policy.checks_share)
 
@@ -220,7 +221,9 @@ class LoadedGraph:
                     if unchanged is not None and behind:
                         if current is None or kept is None or current.module() is not module or not current.is_in(kept):
                             return CHANGED
-                        output = self._run(bound.runner, inputs)
+                        launch = functools.partial(self._run, bound.runner, inputs)
+                        one_of = context.step
+                        output = launch() if one_of is None else one_of.call(self, bound, held, inputs, launch)
                         if not (current.holds(module) and unchanged()):  # looked at while the device computes
                             counters.dropped_calls += 1
                             return CHANGED
@@ -272,6 +275,14 @@ class LoadedGraph:
         make_room = (lambda: self._captures.release("needed"), self._make_room)
         return out_of_memory.retried(lambda: runner(*inputs), make_room, self.device)
 
+    def launched(self, bound: BoundRunner, inputs: tuple[torch.Tensor, ...]) -> Output:
+        """Launch a call of a runner, whatever it is bound to."""
+        with self._lock:
+            return bound.runner(*inputs)
+
+    def capturing(self) -> contextlib.AbstractContextManager[None]:
+        return self._store.markers.capturing(self.entry.folder)  # while it lasts, a crash is a capture's
+
     def warm(self, inputs: tuple[torch.Tensor, ...], modules: int = 1) -> None:
         """Run on weights of zeros, so that kernels and libraries are on the device before the first calls need them.
 
@@ -298,7 +309,7 @@ class LoadedGraph:
         if self.fresh:
             return self._store.markers.loading(self.entry.folder)
         if self._captures.due(inputs):
-            return self._store.markers.capturing(self.entry.folder)
+            return self.capturing()
         return _UNMARKED
 
     @contextlib.contextmanager

@@ -56,9 +56,9 @@ def test_on_a_cpu_every_call_is_made_and_nothing_held() -> None:
 
 def test_replays_are_judged_by_their_worst_output() -> None:
     right = (torch.ones(3), torch.ones(3))
-    assert cuda_graphs._distance(right, right) == 0
-    assert cuda_graphs._distance((1.5 * right[0], right[1]), right) == pytest.approx(0.5)
-    assert math.isnan(cuda_graphs._distance((right[0], right[1] * math.nan), right))
+    assert cuda_graphs.distance(right, right) == 0
+    assert cuda_graphs.distance((1.5 * right[0], right[1]), right) == pytest.approx(0.5)
+    assert math.isnan(cuda_graphs.distance((right[0], right[1] * math.nan), right))
 
 
 def test_a_call_is_captured_from_its_second_time_on() -> None:

@@ -1,0 +1,113 @@
+"""Texts whose tokens' steps are replayed, by small models of ComfyUI's own classes: the tokens are eager's.
+
+There is no GPU here: in place of a CUDA graph, a function runs the graphs again with what the capture has read.
+tests/gpu has the same with CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support.comfyui import texts
+from support.scenes.nodes import compiled_clip
+
+from onegraph.backends import cuda_graphs
+from onegraph.host.families import text_blocks
+from onegraph.runtime.graphs.loaded_graph import LoadedGraph
+from onegraph.runtime.graphs.step_replay import StepReplay
+from onegraph.runtime.obtain.registry import Registry
+
+pytestmark = pytest.mark.usefixtures("inference", "graphs_home")
+LAUNCHED = 6  # a prompt, the first tokens, by which weights are bound, and three alike
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch, fresh_process: Registry) -> list[StepReplay]:
+    """All runs' steps, of this test."""
+    found: list[StepReplay] = []
+    made = StepReplay.__init__
+
+    def captured(function: Callable[[], torch.Tensor], device: torch.device) -> Any:
+        results = function()
+        return SimpleNamespace(replay=lambda: results.copy_(function())), results
+
+    def noted(self: StepReplay) -> None:
+        made(self)
+        found.append(self)
+
+    monkeypatch.setattr(StepReplay, "__init__", noted)
+    monkeypatch.setattr(cuda_graphs, "captured", captured)
+    monkeypatch.setattr(text_blocks, "REPLAYED_ON", ("cpu",))
+    monkeypatch.setattr(
+        LoadedGraph, "may_be_captured", property(lambda self: True, lambda self, value: None), raising=False
+    )
+    monkeypatch.setattr(LoadedGraph, "launched", lambda self, bound, inputs: bound.runner(*inputs))
+    fresh_process.policy = dataclasses.replace(fresh_process.policy, checks_behind_on=("cpu",), checks_share=0.0)
+    return found
+
+
+def check(fast: Any, clip: Any, prompt: int, length: int, **settings: Any) -> list[int]:
+    asked = texts.tokens(prompt)
+    found: list[int] = fast.generate(asked, max_length=length, **settings)
+    assert found == clip.generate(asked, max_length=length, **settings)
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen 3", *(pytest.param(one, marks=pytest.mark.full) for one in ("ministral 3", "gemma 3"))]
+)
+def test_tokens_are_those_of_eager(name: str, steps: list[StepReplay], fresh_process: Registry) -> None:
+    clip, fast = texts.load(name), compiled_clip(texts.load(name))
+    counters = fresh_process.counters
+    for compiles in (None, "none more"):
+        before = counters.compiles
+        for prompt, length in ((17, 60), (5, 20), (90, 30)):
+            check(fast, clip, prompt, length, do_sample=True, top_k=40, seed=5)
+            assert steps[-1].replays >= length - LAUNCHED or compiles is None
+    assert counters.compiles == before and counters.compiled_calls
+
+
+def test_weights_that_change_in_the_midst_of_a_text(steps: list[StepReplay], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place, and for other tensors, as at a token that a sampler is about to choose."""
+    clip, fast = texts.load("qwen 3"), compiled_clip(texts.load("qwen 3"))
+    unchanged = check(fast, clip, 9, 24, do_sample=False)
+    cls: Any = type(clip.cond_stage_model.text.transformer)
+    sampled, tokens = cls.sample_token, []
+
+    def changing(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tokens.append(1)
+        if len(tokens) % 24 == 12:
+            self.model.layers[1].mlp.up_proj.weight.mul_(-2)
+        if len(tokens) % 24 == 18:
+            layer = self.model.layers[2].self_attn.o_proj
+            layer.weight = torch.nn.Parameter(layer.weight.detach() * -2, requires_grad=False)
+        return sampled(self, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cls, "sample_token", changing)
+        changed = check(fast, clip, 9, 24, do_sample=False)
+    assert changed[:12] == unchanged[:12] and changed != unchanged
+    assert steps[-1].replays > 10
+
+
+def test_a_hook_on_a_block_in_the_midst_of_a_text(steps: list[StepReplay], monkeypatch: pytest.MonkeyPatch) -> None:
+    clip, fast = texts.load("qwen 3"), compiled_clip(texts.load("qwen 3"))
+    unchanged = check(fast, clip, 9, 24, do_sample=False)
+    cls: Any = type(clip.cond_stage_model.text.transformer)
+    sampled, tokens = cls.sample_token, []
+
+    def hooking(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tokens.append(1)
+        if len(tokens) % 24 == 12:
+            self.model.layers[1].register_forward_hook(lambda module, args, result: (-result[0], result[1]))
+        return sampled(self, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cls, "sample_token", hooking)
+        assert check(fast, clip, 9, 24, do_sample=False) != unchanged
+    assert steps[-1].replays > 5
