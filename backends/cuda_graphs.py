@@ -186,6 +186,10 @@ class CudaGraphs:
         self.clear()
         self._allowed = False
 
+    def allow(self) -> None:
+        """Capture calls again, after `forbid`."""
+        self._allowed = True
+
     def try_out(self, *inputs: torch.Tensor) -> bool:
         """Tell whether such a call can be captured and its replay is right. May take the process down."""
         if inputs[0].device.type != "cuda":

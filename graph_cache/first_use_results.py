@@ -30,6 +30,7 @@ class FirstUse(Strict):
         driver: version of the GPU's driver then; empty for a CPU.
         size: the sizes they were measured at, e.g. `batch 2, height 64, width 64, context 77`.
         replays: shapes of inputs -> whether it pays to replay such a call as a CUDA graph.
+        captured: whether a child process could capture a call; None: none tried, as where the compile did.
     """
 
     checked: dict[str, float] = {}
@@ -40,6 +41,7 @@ class FirstUse(Strict):
     driver: str = ""
     size: str = ""
     replays: dict[str, bool] = {}
+    captured: bool | None = None
 
     @property
     def speedup(self) -> float | None:

@@ -70,7 +70,7 @@ def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
         backend.prepare(device, job.workers)
     if job.check_only:
         report(Stage("checking"))
-        return _check_only(job, staging, backend, _trial_inputs(job, None, device))
+        return _check_only(job, staging, backend, _trial_inputs(job, None, device), report)
     if job.rebuild_from is None:
         gc.disable()  # a seventh of a compile's time; nearly everything it visits lives until the end
         built = _compile(job, staging, backend, device, pool, report)
@@ -91,8 +91,11 @@ def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
     signature = None if built.signature is None else built.signature.to_json()
     checked = Checked(tuple(built.files), constants, built.code, outputs, signature)
     report(checked)
-    capturable = runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
-    return Done(**vars(checked), cuda_graphs=capturable)
+    return Done(**vars(checked), cuda_graphs=_can_be_captured(runner, inputs))
+
+
+def _can_be_captured(runner: Runner, inputs: Inputs) -> bool:
+    return runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
 
 
 def compile_for_absent(job: Job, staging: Path, report: Report) -> Done:
@@ -123,8 +126,8 @@ def _trial_inputs(job: Job, signature: CallRules | None, device: torch.device) -
     return export.example_inputs(job.shapes, job.example_sizes, device)
 
 
-def _check_only(job: Job, staging: Path, backend: Backend, inputs: Inputs) -> Done:
-    """Load and call a graph that was compiled before."""
+def _check_only(job: Job, staging: Path, backend: Backend, inputs: Inputs, report: Report) -> Done:
+    """Load and call a graph that was compiled before, and try whether the call can be captured."""
     try:
         if job.block is not None:  # blocks call operations that the client's modules register
             _prepared(job.client).block_settings()
@@ -133,7 +136,9 @@ def _check_only(job: Job, staging: Path, backend: Backend, inputs: Inputs) -> Do
         raise CompileError(str(error), lasting=False) from error
     built = _Built([*job.check_only], zeros(job.constants, inputs[0].device))
     constants, outputs = _check(built, runner, inputs)
-    return Done(job.check_only, constants, outputs=outputs)
+    checked = Checked(job.check_only, constants, outputs=outputs)
+    report(checked)
+    return Done(**vars(checked), cuda_graphs=_can_be_captured(runner, inputs))
 
 
 def _compile(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 
 import torch
 
@@ -11,21 +12,31 @@ from ...backends.capture_stream import capture_stream
 from ...backends.cuda_graphs import CudaGraphs, Release, Trials
 from .call_thread import in_thread
 
+Marker = Callable[[], contextlib.AbstractContextManager[None]]
+
 
 class Captures:
     """What a graph's only runner captures of its calls; nothing, where there are several or its backend captures none.
 
     Args:
         trials: which calls pay to be replayed.
-        allowed: whether calls may be captured.
+        possible: whether calls can be captured, as a process has shown that may die of it.
+        alone: whether there is one runner.
+        marker: while what it gives lasts, a crash is a capture's.
+
+    Attributes:
+        possible: as the argument; a step of several graphs' calls may be captured then, too.
     """
 
-    def __init__(self, cuda_graphs: CudaGraphs | None, trials: Trials, allowed: bool) -> None:
-        self._cuda_graphs = cuda_graphs
-        self._allowed = allowed
+    def __init__(
+        self, cuda_graphs: CudaGraphs | None, trials: Trials, possible: bool, alone: bool, marker: Marker
+    ) -> None:
+        self._cuda_graphs = cuda_graphs if alone else None
+        self.possible = possible
+        self.marked = marker
         if cuda_graphs is not None:
             cuda_graphs.trials = trials
-            if not allowed:
+            if not (possible and alone):
                 cuda_graphs.forbid()
 
     @property
@@ -33,14 +44,21 @@ class Captures:
         """Bytes that they hold."""
         return 0 if self._cuda_graphs is None else self._cuda_graphs.held_bytes
 
+    def allow(self) -> None:
+        """Capture calls from now on: it was shown that they can be."""
+        self.possible = True
+        if self._cuda_graphs is not None:
+            self._cuda_graphs.allow()
+
     def prepare(self, device: torch.device) -> None:
         """Set up what a capture needs besides the graph, in the thread that will capture."""
-        if self._allowed and self._cuda_graphs is not None and device.type == "cuda":
+        if self.possible and self._cuda_graphs is not None and device.type == "cuda":
             in_thread(device, functools.partial(capture_stream, device))
 
-    def due(self, inputs: tuple[torch.Tensor, ...]) -> bool:
-        """Tell whether this call would be captured."""
-        return self._allowed and self._cuda_graphs is not None and self._cuda_graphs.due(inputs)
+    def marked_if_due(self, inputs: tuple[torch.Tensor, ...]) -> contextlib.AbstractContextManager[None]:
+        """In what a call is made that may be captured."""
+        due = self.possible and self._cuda_graphs is not None and self._cuda_graphs.due(inputs)
+        return self.marked() if due else contextlib.nullcontext()
 
     def paused(self) -> contextlib.AbstractContextManager[None]:
         """While this lasts calls are only made: a capture would spoil what is measured."""

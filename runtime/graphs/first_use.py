@@ -218,6 +218,11 @@ class FirstUseCheck:
         self.result = self.result.model_copy(update={"replays": dict(kept)})
         self._store.remember(self._entry, self.result)
 
+    def note_captured(self, captured: bool) -> None:
+        """Remember whether a child process could capture a call."""
+        self.result = self.result.model_copy(update={"captured": captured})
+        self._store.remember(self._entry, self.result)
+
     def is_usual(self, verdict: faithfulness.Faithful | faithfulness.Unfaithful) -> bool:
         """Whether a result is as near to eager's as those that were found to be as exact as eager.
 

@@ -55,7 +55,6 @@ class Changed:
 
 
 CHANGED = Changed()
-_UNMARKED = contextlib.nullcontext()
 
 
 class LoadedGraph:
@@ -102,10 +101,11 @@ class LoadedGraph:
         self.first_use = FirstUseCheck(store, entry, options.policy, request.device, request.environment)
         if options.compare_anew:
             self.first_use.result = FirstUse(environment=request.environment)
-        worked = entry.manifest.cuda_graphs and not store.markers.died_while_capturing(entry.folder)
-        may_capture = options.policy.captures and worked and options.another is None
-        self._captures = Captures(runner.cuda_graphs, self.first_use, may_capture)
-        self.may_be_captured = worked and options.policy.captures  # as a part of a step
+        marked, markers = functools.partial(store.markers.capturing, entry.folder), store.markers
+        worked = entry.manifest.cuda_graphs or bool(self.first_use.result.captured)
+        possible = worked and options.policy.captures and not markers.died_while_capturing(entry.folder)
+        alone = options.another is None
+        self.captures = Captures(runner.cuda_graphs, self.first_use, possible, alone, marked)
         self._checks_behind = request.device.type in options.policy.checks_behind_on
         self._checks = SpotChecks(self.shapes, self.device, self.first_use, options.policy.checks_share)
 
@@ -119,7 +119,7 @@ class LoadedGraph:
     @property
     def captured_bytes(self) -> int:
         """Bytes that the CUDA graphs of its calls hold."""
-        return self._captures.held_bytes
+        return self.captures.held_bytes
 
     def close(self) -> None:
         """Release the memory; the graph cannot be called any more."""
@@ -136,7 +136,7 @@ class LoadedGraph:
         if not self._lock.acquire(blocking=False):
             return 0
         try:
-            return self._captures.release(why)
+            return self.captures.release(why)
         finally:
             self._lock.release()
 
@@ -160,7 +160,7 @@ class LoadedGraph:
     def trim(self, available: int) -> None:
         """Release what only makes calls faster, if it is much beside the bytes that are free."""
         with self._lock:
-            self._captures.trim(available)
+            self.captures.trim(available)
 
     # Calls --------------------------------------------------------------------------------------------------
 
@@ -221,9 +221,8 @@ class LoadedGraph:
                     if unchanged is not None and behind:
                         if current is None or kept is None or current.module() is not module or not current.is_in(kept):
                             return CHANGED
-                        launch = functools.partial(self._run, bound.runner, inputs)
-                        one_of = context.step
-                        output = launch() if one_of is None else one_of.call(self, bound, held, inputs, launch)
+                        launch, step = functools.partial(self._run, bound.runner, inputs), context.step
+                        output = launch() if step is None else step.call(self, bound, held, inputs, launch)
                         if not (current.holds(module) and unchanged()):  # looked at while the device computes
                             counters.dropped_calls += 1
                             return CHANGED
@@ -272,7 +271,7 @@ class LoadedGraph:
         except RuntimeError as error:  # torch.OutOfMemoryError is one
             if not out_of_memory.suspicious(error, self.device):
                 raise
-        make_room = (lambda: self._captures.release("needed"), self._make_room)
+        make_room = (lambda: self.captures.release("needed"), self._make_room)
         return out_of_memory.retried(lambda: runner(*inputs), make_room, self.device)
 
     def launched(self, bound: BoundRunner, inputs: tuple[torch.Tensor, ...]) -> Output:
@@ -280,8 +279,10 @@ class LoadedGraph:
         with self._lock:
             return bound.runner(*inputs)
 
-    def capturing(self) -> contextlib.AbstractContextManager[None]:
-        return self._store.markers.capturing(self.entry.folder)  # while it lasts, a crash is a capture's
+    def allow_captures(self) -> None:
+        """Have calls captured from now on: a child process has shown that they can be."""
+        with self._lock:
+            self.captures.allow()
 
     def warm(self, inputs: tuple[torch.Tensor, ...], modules: int = 1) -> None:
         """Run on weights of zeros, so that kernels and libraries are on the device before the first calls need them.
@@ -300,7 +301,7 @@ class LoadedGraph:
                 with self._store.markers.loading(self.entry.folder):
                     weights = weights or zeros(self._constants, self.device)
                     run_once(runner, weights, inputs, self.device)
-                    self._captures.prepare(self.device)
+                    self.captures.prepare(self.device)
                 if number:
                     self._runners.keep(runner)
 
@@ -308,14 +309,12 @@ class LoadedGraph:
         """A crash marker around the calls that could take the process down."""
         if self.fresh:
             return self._store.markers.loading(self.entry.folder)
-        if self._captures.due(inputs):
-            return self.capturing()
-        return _UNMARKED
+        return self.captures.marked_if_due(inputs)
 
     @contextlib.contextmanager
     def _comparing(self, compared: Callable[[], contextlib.AbstractContextManager[object]] | None) -> Iterator[None]:
         """In what a graph is compared with eager."""
-        with self._captures.paused(), contextlib.nullcontext() if compared is None else compared():
+        with self.captures.paused(), contextlib.nullcontext() if compared is None else compared():
             yield
 
     def _bind(

@@ -22,6 +22,7 @@ from ...common.outputs import Output, output_of, tensors_of
 from ...common.reasons import Reason
 from .binding import Binding, Held
 from .bound_runners import BoundRunner
+from .captures import Captures
 
 log = logger("runtime")
 
@@ -41,11 +42,7 @@ class Graph(Protocol):
     def retired(self) -> Reason | None: ...
 
     @property
-    def may_be_captured(self) -> bool:
-        """Whether its calls may be captured, as the process has shown that compiled it."""
-
-    def capturing(self) -> contextlib.AbstractContextManager[None]:
-        """While this lasts, a crash is the capture's."""
+    def captures(self) -> Captures: ...
 
     def launched(self, bound: BoundRunner, inputs: Inputs) -> Output:
         """Launch a call of a runner, whatever it is bound to."""
@@ -155,7 +152,7 @@ class StepReplay:
         """Keep a call until the step after it, unless no step of such calls can be captured."""
         self._calls.append(call)
         self._bytes += sum(one.nbytes for one in tensors_of(call.output))
-        if self._bytes > _LARGEST or not call.graph.may_be_captured or not _is_plain(self._calls):
+        if self._bytes > _LARGEST or not call.graph.captures.possible or not _is_plain(self._calls):
             self._left, self._calls, self._before = 0, [], []
 
     # Replays ------------------------------------------------------------------------------------------------
@@ -207,7 +204,7 @@ class StepReplay:
         try:
             with contextlib.ExitStack() as marked:
                 for graph in {id(call.graph): call.graph for call in calls}.values():
-                    marked.enter_context(graph.capturing())
+                    marked.enter_context(graph.captures.marked())
                 captured = _made(calls, sources)
                 results = zip(captured.launch(calls[0].inputs), calls, strict=True)
                 right = all(cuda_graphs.distance(one, call.output) <= cuda_graphs.TOLERANCE for one, call in results)

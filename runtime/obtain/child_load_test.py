@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from ...common import reasons
 from ...common.errors import ChildDiedError, CompileError, LoadError, in_brief
@@ -45,7 +46,7 @@ class ChildLoadTest:
             return None
         if on_progress is None:
             return Refused(reasons.TrialPending(), passing=True)
-        wrong = load_in_child(request, entry, self._store, on_progress)
+        wrong = load_in_child(request, entry, self._store, on_progress).wrong
         if isinstance(wrong, DiedInTrial):
             log.warning("%s: %s", entry.folder.name, wrong.text)
             self._store.quarantine(Broken.of(entry, wrong))
@@ -61,23 +62,31 @@ def _of_block(request: Request, entry: Entry) -> JSON | None:
     return None if call_rules is None else {"signature": call_rules, "packages": [*request.packages]}
 
 
-def load_in_child(
-    request: Request, entry: Entry, store: Store, on_progress: OnProgress
-) -> DiedInTrial | TrialPending | None:
+class Tried(NamedTuple):
+    """What a child process has shown.
+
+    Attributes:
+        wrong: that the child died too, or the graph computed nothing of use; that nobody can tell, as memory ran out,
+            somebody ended the child, or it took too long; or None: nothing that it did tells against the graph.
+        captured: whether it could capture a call.
+    """
+
+    wrong: DiedInTrial | TrialPending | None = None
+    captured: bool = False
+
+
+def load_in_child(request: Request, entry: Entry, store: Store, on_progress: OnProgress, niceness: int = 0) -> Tried:
     """Load an entry in a child process and call it once, with weights of zeros at its smallest sizes.
 
     Args:
         on_progress: called at least every 0.1 s; what it raises (the user's interrupt) stops the child and goes
             through.
-
-    Returns:
-        That the child died too, or the graph computed nothing of use; that nobody can tell, as memory ran out, somebody
-        ended the child, or it took too long; or None: nothing that it did tells against the graph.
+        niceness: of the child.
     """
     try:
         constants = constants_of(entry)
     except LoadError:
-        return None  # it is refused when it is loaded
+        return Tried()  # it is refused when it is loaded
     job = Job(
         component=request.key.component,
         backend=request.backend.name,
@@ -90,18 +99,19 @@ def load_in_child(
         constants=constants,
         check_only=tuple(entry.manifest.files),
         block=_of_block(request, entry),
+        niceness=niceness,
     )
     try:
         with store.private.staging() as folder:
             wrong = copy_files(entry, folder)  # the child writes beside what it reads
             if wrong is not None:
-                return None
-            compile_in_child(job, folder, lambda progress: on_progress(replace(progress, stage=STAGE)), SECONDS)
+                return Tried()
+            done = compile_in_child(job, folder, lambda progress: on_progress(replace(progress, stage=STAGE)), SECONDS)
+            return Tried(captured=done.cuda_graphs)
     except CompileError as error:
         if error.cause == "time":
-            return _TOO_SLOW
+            return Tried(_TOO_SLOW)
         died = not error.cause and (error.lasting or isinstance(error, ChildDiedError))
-        return DiedInTrial(in_brief(error)) if died else TrialPending(in_brief(error))
+        return Tried(DiedInTrial(in_brief(error)) if died else TrialPending(in_brief(error)))
     except OSError as error:
-        return TrialPending(in_brief(error))
-    return None
+        return Tried(TrialPending(in_brief(error)))

@@ -40,6 +40,7 @@ from ..guards import code_guard
 from ..policy import Policy
 from ..request import Request, Slot, WhenMissing
 from . import published_use
+from .capture_trials import CaptureTrials
 from .child_load_test import ChildLoadTest
 from .compiles import Compiles, OnProgress
 from .eviction import Eviction
@@ -68,6 +69,7 @@ class Registry:
         self.compiles = Compiles(self.store, limits or Limits(), self.counters, self._claim, self._is_needed)
         self._load_test = ChildLoadTest(self.store, self.compiles)
         self.preloads = Preloads(self._claim, self._cached, self._restore, self.compiles.failures, self.counters)
+        self._trials = CaptureTrials(self.store)
         self._is_swept = False  # of what former processes left
         self._locks: dict[Slot, threading.RLock] = {}
         self._lock = threading.Lock()
@@ -251,6 +253,7 @@ class Registry:
             self.store.note_use(entry, origin, request.source)
             graph = LoadedGraph(entry, runner, request, self.store, origin, options)
             self._graphs[request.slot] = graph
+            self._trials.note(request, graph)
             return graph
 
     # Letting go ---------------------------------------------------------------------------------------------
@@ -286,6 +289,7 @@ class Registry:
 
     def trim(self, device: torch.device) -> None:
         """Have graphs release what only makes calls faster, where memory is short. Called when a run ends."""
+        self._trials.start(device)
         graphs = [graph for graph in self.graphs(device) if graph.held_bytes]
         if graphs:
             available = memory.unused_bytes(device) - sum(graph.held_bytes for graph in graphs)

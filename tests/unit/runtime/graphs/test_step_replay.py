@@ -28,7 +28,7 @@ class Block:
 
     def __init__(self, number: int, width: int) -> None:
         self.retired: Any = None
-        self.may_be_captured = True
+        self.captures = SimpleNamespace(possible=True, marked=contextlib.nullcontext)
         self.launches = 0
         self.factor = 1.0
         self.weight = torch.full((width,), float(number + 1))
@@ -40,9 +40,6 @@ class Block:
     def binding(storage: torch.UntypedStorage) -> Any:
         start = storage.data_ptr()
         return SimpleNamespace(memory=lambda: [storage], is_in=lambda kept: kept[0].data_ptr() == start)
-
-    def capturing(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
     def computed(self, x: torch.Tensor, common: torch.Tensor, own: torch.Tensor) -> Any:
         return self.factor * (x + self.weight + common), own * x
@@ -186,7 +183,7 @@ def test_results_that_are_large_are_not_kept() -> None:
 
 def test_graphs_whose_calls_may_not_be_captured() -> None:
     model = Model()
-    model.blocks[1].may_be_captured = False
+    model.blocks[1].captures.possible = False
     assert [launched(model) for _ in range(_ALIKE + 1)] == [BLOCKS] * (_ALIKE + 1)
 
 
