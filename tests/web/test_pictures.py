@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from headless import server
+from headless import server, workflows
 from playwright.sync_api import expect
 from support.page.browser import Front
 
@@ -18,8 +18,7 @@ from .test_insert import open_graph, template
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = ROOT / "example_workflows" / "onegraph_txt2img.json"
+EXAMPLE = workflows.template("txt2img")
 CLEAN = {
     "Comfy.Minimap.Visible": False,
     "Comfy.Graph.CanvasInfo": False,
