@@ -246,7 +246,7 @@ WORDS = {
         "`onegraph bench --share` を実行して[ファイルを送ってください]({issues})",
     ),
 }  # fmt: skip
-ISSUES = "https://github.com/onegraph/ComfyUI-OneGraph/issues"
+ISSUES = "https://github.com/onegraph/ComfyUI-OneGraph/issues/new?template=figures.yml"
 
 
 def first_table(language: str) -> str:
