@@ -18,13 +18,13 @@ BEGIN, END = "<!-- written by tools/faithfulness.py: begin -->", "<!-- end -->"
 OF_FAMILIES = ROOT / "build" / "families.json"
 BEGIN_FAMILIES = "<!-- written by tools/faithfulness.py: families begin -->"
 HEAD = (
-    "| case | backend | compiled | eager | reasons | apart | effect | reported by others |",
+    "| case | backend | compiled | uncompiled | reasons | apart | effect | reported by others |",
     "| --- | --- | --- | --- | --- | --- | --- | --- |",
 )
 
 
 HEAD_FAMILIES = (
-    "| what is added | compiled | kinds | eager | reasons | relative L2 | apart | effect |",
+    "| what is added | compiled | kinds | uncompiled | reasons | relative L2 | apart | effect |",
     "| --- | --- | --- | --- | --- | --- | --- | --- |",
 )
 

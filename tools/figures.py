@@ -231,40 +231,41 @@ def span(values: Iterable[float], digits: int = 0) -> str:
 # The words of the first table and of the one for what it lacks.
 WORDS = {
     "en": (
-        "model", "weights, card", "uncompiled", "first step after a restart", "not measured yet",
+        "model", "weights, card", "uncompiled", "speed-up", "first step after a restart", "not measured yet",
         "consumer cards, such as RTX 5090, 4090 and 3090",
         "run `onegraph bench --share` and [send the file]({issues})",
     ),
     "zh": (
-        "模型", "权重，显卡", "未编译", "重启后的第一步", "尚未测量",
+        "模型", "权重，显卡", "未编译", "加速比", "重启后的第一步", "尚未测量",
         "消费级显卡，例如 RTX 5090、4090 和 3090",
         "请运行 `onegraph bench --share` 并[发送文件]({issues})",
     ),
     "ja": (
-        "モデル", "重み、GPU", "未コンパイル", "再起動後の最初のステップ", "未計測",
+        "モデル", "重み、GPU", "未コンパイル", "速度比", "再起動後の最初のステップ", "未計測",
         "RTX 5090、4090、3090 などの GPU",
         "`onegraph bench --share` を実行して[ファイルを送ってください]({issues})",
     ),
 }  # fmt: skip
-ISSUES = "https://github.com/onegraph/ComfyUI-OneGraph/issues"
+ISSUES = "https://github.com/onegraph/ComfyUI-OneGraph/issues/new?template=figures.yml"
 
 
 def first_table(language: str) -> str:
     """What people run: milliseconds a step, and seconds of the first one after a restart; and what is missing."""
-    model, weights, eager, first, missing, cards, ask = WORDS[language]
+    model, weights, eager, speedup, first, missing, cards, ask = WORDS[language]
     lines = [
-        f"| {model} | {weights} | {eager} | torch.compile | OneGraph | | {first} |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        f"| {model} | {speedup} | {weights} | OneGraph | {eager} | torch.compile | {first} |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: |",
     ]
     before = ""
     for one in measured():
         step, start = one.step, one.first
-        theirs = f" (torch.compile {number(start['torch.compile'])} s)" if "torch.compile" in start else ""
+        model = one.model.replace(" ", "\u00a0").replace(",\u00a0", ", ") if one.model != before else ""
+        weights = f"{one.weights},\u00a0{one.card}"
         lines.append(
-            f"| {one.model if one.model != before else ''} | {one.weights}, {one.card} | {number(step['eager'])} | "
-            f"{number(step['torch.compile']) if 'torch.compile' in step else '-'} | **{number(step['OneGraph'])}** | "
-            f"{step['eager'] / step['OneGraph']:.2f}x | "
-            f"{'**' + number(start['OneGraph']) + ' s**' + theirs if 'OneGraph' in start else '-'} |"
+            f"| {model} | **{step['eager'] / step['OneGraph']:.2f}x** | {weights} | "
+            f"{number(step['OneGraph'])} | {number(step['eager'])} | "
+            f"{number(step['torch.compile']) if 'torch.compile' in step else '-'} | "
+            f"{number(start['OneGraph']) + ' s' if 'OneGraph' in start else '-'} |"
         )
         before = one.model
     lines += [
@@ -280,9 +281,9 @@ def _restores() -> list[float]:
     return [one.first["OneGraph"] for one in measured() if one.card == "H200" and "OneGraph" in one.first]
 
 
-def _sources(folder: str) -> str:
+def _sources() -> str:
     names = dict.fromkeys((*(one.source for one in measured()), H100_Z, SDXL_AGAIN))
-    return ", ".join(f"[{name.removesuffix('.json')}]({folder}/{name})" for name in names)
+    return ", ".join(f"[{name.removesuffix('.json')}](../benchmarks/results/{name})" for name in names)
 
 
 FIGURES: dict[str, Callable[[], str]] = {
@@ -290,8 +291,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "first-zh": lambda: first_table("zh"),
     "first-ja": lambda: first_table("ja"),
     "ways": ways_table,
-    "sources": lambda: _sources("benchmarks/results"),
-    "sources-docs": lambda: _sources("../benchmarks/results"),
+    "sources": _sources,
     # Of one H200 at one commit: a compile of each model, and its first step after a restart.
     "compile": lambda: f"{span(one.compile_s for one in measured() if one.compile_s and one.source == H200)} s",
     "compile-sdxl": lambda: f"{number(read(H200)[SDXL]['compile_s'])} s",

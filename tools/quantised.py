@@ -18,7 +18,7 @@ from faithfulness import ROOT, written
 REPORT, PAGE = ROOT / "build" / "quantised.json", ROOT / "docs" / "models.md"
 BEGIN = "<!-- written by tools/quantised.py: begin -->"
 HEAD = (
-    "| family | format | compiled: resident | paged | from eager | eager from float32 | gain on a GPU |",
+    "| family | format | compiled: resident | paged | from uncompiled | uncompiled from float32 | gain on a GPU |",
     "| --- | --- | --- | --- | --- | --- | --- |",
 )
 

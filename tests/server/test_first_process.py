@@ -50,7 +50,7 @@ def test_the_pack_is_loaded_and_documented(running: server.Server) -> None:
         "when_missing": ["wait", "background", "eager"],
     }
     templates = running.get("/workflow_templates")
-    assert set(templates["ComfyUI-OneGraph"]) == {f"onegraph_{name}" for name in workflows.names()}
+    assert set(templates["ComfyUI-OneGraph"]) == {workflows.template(name).stem for name in workflows.names()}
 
 
 def test_without_a_graph_eager_says_why(running: server.Server) -> None:

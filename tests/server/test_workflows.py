@@ -5,11 +5,9 @@ Base and refiner share one VAE; their graphs are saved and restored in either or
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from headless import host, models, server, workflows
@@ -41,12 +39,6 @@ def small(name: str) -> workflows.Prompt:
         inputs = prompt[node]["inputs"]
         inputs["width"], inputs["height"] = inputs["width"] // 8, inputs["height"] // 8
     return workflows.with_steps(prompt, STEPS, SWITCH)
-
-
-def expected(name: str) -> dict[str, Any]:
-    """The expectations beside a workflow."""
-    cases: dict[str, Any] = json.loads((workflows.FOLDER / name / "cases.json").read_text())
-    return cases
 
 
 def graphs(home: Path) -> Counter[str]:
@@ -103,7 +95,7 @@ def test_base_and_refiner_share_a_vae_in_either_order(
             result = running.run(prompt)
             status = running.status()
         assert result.status == "success", result.error
-        assert difference(reference, result) <= expected("base_refiner")["largest_difference_255"]
+        assert difference(reference, result) <= workflows.cases("base_refiner")["largest_difference_255"]
         assert status["eager_calls"] == 0, status["reasons"]
         assert status["compiles"] + status["restores"] == 3
         assert bool(status["compiles"]) == (number == 0 and not refiner_given)
@@ -111,10 +103,14 @@ def test_base_and_refiner_share_a_vae_in_either_order(
 
 
 @pytest.mark.usefixtures("encoder_compiled")
-@pytest.mark.parametrize("name", ["img2img", "eight_sizes_any", "eight_sizes_skip", "txt2img"])
-def test_a_workflow_uses_its_expected_graphs(name: str, wf_base: Path, environment: dict[str, str]) -> None:
-    """Each in its own process, on the store that the test before has filled."""
-    prompt, cases = small(name), expected(name)
+@pytest.mark.parametrize(
+    ("name", "vae"), [("img2img", "auto"), ("eight_sizes", "auto"), ("eight_sizes", "skip"), ("txt2img", "")]
+)
+def test_a_workflow_uses_its_expected_graphs(name: str, vae: str, wf_base: Path, environment: dict[str, str]) -> None:
+    """Each in its own process, on the store that the test before has filled. `vae`: the rule of its Compile VAE."""
+    prompt, cases = small(name), workflows.cases(name)
+    if vae:
+        prompt = workflows.with_inputs(prompt, "OneGraphCompileVAE", dynamic_resolution=vae)
     with server.running(wf_base, host.comfyui_path(), env=environment) as running:
         if name == "img2img":
             source = running.run(workflows.without_onegraph(small("base_refiner"))).files[0]
@@ -125,8 +121,8 @@ def test_a_workflow_uses_its_expected_graphs(name: str, wf_base: Path, environme
     assert (eager.status, result.status) == ("success", "success"), (eager.error, result.error)
     assert difference(eager, result) <= cases["largest_difference_255"]
     taken = status["compiles"] + status["restores"]
-    assert taken == cases["graphs"]["unet"] + cases["graphs"]["vae"]
+    assert taken == cases["graphs"]["unet"] + (0 if vae == "skip" else cases["graphs"]["vae"])
     assert status["compiles"] == 0
     reasons = set(status["reasons"])
     assert all(reason.startswith("skip: ") for reason in reasons)
-    assert bool(reasons) == (name == "eight_sizes_skip")
+    assert bool(reasons) == (vae == "skip")

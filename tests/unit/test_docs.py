@@ -72,6 +72,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
+@on_each_page
+def test_users_read_uncompiled(page: Path) -> None:
+    """PyTorch's word for it stays in names of options, fields and files, and where developers read."""
+    prose = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)|<!--.*?-->", "", page.read_text(), flags=re.DOTALL)
+    assert page.name == "CONTRIBUTING.md" or re.findall(r"\beager\w*", prose, re.IGNORECASE) == []
+
+
 def anchors(page: Path) -> set[str]:
     """The names by which GitHub links to the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)

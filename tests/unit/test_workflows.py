@@ -16,16 +16,25 @@ from PIL import Image
 EXAMPLES = Path(__file__).parents[2] / "example_workflows"
 SUBGRAPHS = Path(__file__).parents[2] / "subgraphs"
 NAMES = workflows.names()
-_UI_ONLY = {"fixed", "image"}  # control_after_generate; the upload button of Load Image
+_UI_ONLY = {"fixed", "randomize", "image"}  # control_after_generate; the upload button of Load Image
+FOLDERS = {
+    "CheckpointLoaderSimple": {"checkpoints"},
+    "UNETLoader": {"diffusion_models"},
+    "CLIPLoader": {"text_encoders"},
+    "VAELoader": {"vae"},
+    "ControlNetLoader": {"controlnet"},
+    "LTXAVTextEncoderLoader": {"text_encoders", "checkpoints"},
+    "LTXVAudioVAELoader": {"checkpoints"},
+}
 
 
 def test_templates_and_tested_workflows_are_the_same() -> None:
-    assert sorted(path.stem for path in EXAMPLES.glob("*.json")) == [f"onegraph_{name}" for name in NAMES]
+    assert {*EXAMPLES.glob("*.json")} == {workflows.template(name) for name in NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_template_is_the_tested_workflow(name: str) -> None:
-    ui: dict[str, Any] = json.loads((EXAMPLES / f"onegraph_{name}.json").read_text())
+    ui: dict[str, Any] = json.loads(workflows.template(name).read_text())
     api = workflows.load(name)
     links = {link[0]: [str(link[1]), link[2]] for link in ui["links"]}
     assert {str(n["id"]): n["type"] for n in ui["nodes"]} == {k: v["class_type"] for k, v in api.items()}
@@ -39,7 +48,7 @@ def test_the_template_is_the_tested_workflow(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_links_join_the_nodes_they_name(name: str) -> None:
-    ui: dict[str, Any] = json.loads((EXAMPLES / f"onegraph_{name}.json").read_text())
+    ui: dict[str, Any] = json.loads(workflows.template(name).read_text())
     nodes = {node["id"]: node for node in ui["nodes"]}
     assert len(ui["links"]) >= len(nodes) - 1
     for link, source, slot, target, place, kind in ui["links"]:
@@ -49,11 +58,26 @@ def test_links_join_the_nodes_they_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_template_says_where_its_models_are(name: str) -> None:
+    """ComfyUI offers to download what is missing, by these entries of its loaders."""
+    loaders = 0
+    for node in json.loads(workflows.template(name).read_text())["nodes"]:
+        models = node["properties"].get("models", [])
+        files = {v for v in node.get("widgets_values", []) if str(v).endswith(".safetensors")}
+        assert {one["name"] for one in models} == files
+        assert {one["directory"] for one in models} == FOLDERS.get(node["type"], set())
+        for one in models:
+            assert one["url"].startswith("https://huggingface.co/") and "/resolve/main/" in one["url"]
+        loaders += len(models)
+    assert loaders
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_template_has_its_picture(name: str) -> None:
-    """ComfyUI asks for <name>.jpg; tools/thumbnails.py draws it from the template."""
-    file = EXAMPLES / f"onegraph_{name}.jpg"
+    """ComfyUI asks for <title>.jpg; tools/thumbnails.py draws it from the template."""
+    file = workflows.template(name).with_suffix(".jpg")
     assert file.stat().st_size < 60_000
-    drawn = thumbnails.thumbnail(json.loads(file.with_suffix(".json").read_text()))
+    drawn = thumbnails.thumbnail(file.with_suffix(".json"))
     one, other = (np.asarray(Image.open(io.BytesIO(jpeg))).astype(int) for jpeg in (file.read_bytes(), drawn))
     assert one.shape == other.shape
     assert np.abs(one - other).mean() < 1.0  # versions of Pillow smooth a little differently

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[2] / "tests" / "workflows"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "tests" / "workflows"
 Prompt = dict[str, Any]
 PICTURE = {"width": 64, "height": 64, "batch_size": 1, "color": 0x30A0F0}  # of one colour, for a ControlNet
 
@@ -21,6 +22,17 @@ def load(name: str) -> Prompt:
     """The API prompt of tests/workflows/<name>."""
     prompt: Prompt = json.loads((FOLDER / name / "api.json").read_text())
     return prompt
+
+
+def cases(name: str) -> dict[str, Any]:
+    """What is expected of tests/workflows/<name>."""
+    found: dict[str, Any] = json.loads((FOLDER / name / "cases.json").read_text())
+    return found
+
+
+def template(name: str) -> Path:
+    """The same workflow as ComfyUI offers it; the file's name is the title that users read."""
+    return ROOT / "example_workflows" / f"{cases(name)['title']}.json"
 
 
 def nodes(prompt: Prompt, class_type: str) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import torch
 
 from . import _SIDE, seed_of, trust_slow_graphs
@@ -43,6 +46,19 @@ def latent(family, content, width, height, batch_size):
     if content == "empty":
         return {"samples": torch.zeros(shape)}
     return {"samples": 0.8 * torch.randn(shape, generator=torch.Generator().manual_seed(6))}
+
+
+@node("TransformerAudio", "LATENT", family=_FAMILY)
+def audio(family):
+    """An empty latent of a family's second kind."""
+    return {"samples": torch.zeros(1, *dits.DITS[family].audio)}
+
+
+@node("SmallVAE", "VAE", name=("STRING", {"default": "flux"}))
+def small_vae(name):
+    """One of the small VAEs, without a file."""
+    sys.path.append(str(Path(__file__).resolve().parents[3] / "tools"))  # where vaes.py finds `headless`
+    return loaded("onegraph_test_vaes", "tests", "support", "comfyui", "vaes.py").load(name)
 
 
 @node("TransformerDecode", "IMAGE", samples="LATENT")
