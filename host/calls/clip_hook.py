@@ -32,6 +32,7 @@ from .run import HostRun
 Part = Literal["generation", "encoding"]
 Parts = Literal["generation", "encoding", "both"]
 
+_UNSERVED = 4  # calls that no graph served, after which the rest of a text runs as it is
 _LOADERS = {"clip_name": "text_encoders", "clip_name1": "text_encoders", "ckpt_name": "checkpoints"}
 
 
@@ -108,6 +109,7 @@ class _Text:
         self._models = models
         self._guards = guards
         self._runs: dict[int, HostRun] = {}
+        self._unserved = 0  # calls in a row
 
     def call_of(self, block: torch.nn.Module, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call one of the models, whose weights the host has loaded by now."""
@@ -116,8 +118,14 @@ class _Text:
         if run.blocks is None:
             run.report.eager[run.refusal or reasons.NoNode()] += 1
             return class_method()
-        with run.blocks.call(ModelCall(args, kwargs, method, TEXTS)):
+        if self._unserved >= _UNSERVED:  # looking at each block again would take longer than not
+            for reason, _ in run.report.eager.most_common(1):
+                run.report.eager[reason] += 1
             return class_method()
+        with run.blocks.call(ModelCall(args, kwargs, method, TEXTS)):
+            result = class_method()
+        self._unserved = 0 if run.served else self._unserved + 1
+        return result
 
     def _begin(self, module: torch.nn.Module) -> HostRun:
         prefix = next(name for name, one in self._models.items() if one is module)

@@ -131,7 +131,8 @@ class DecoderBlock(TextBlock):
     def call(self, block: torch.nn.Module, opened: Mapping[str, Any]) -> Any:
         past = opened[_PAST]
         if past and isinstance(past[-1], torch.Tensor) and len(past) > _GROWING:
-            return self._token(block, opened, _Room(*past, window=self._reach(block)))
+            keys, values, count = past
+            return self._token(block, opened, _Room(keys, values, count, self._reach(block)))
         grows = past is not None and len(past) == _GROWING
         if grows:
             past = (*past, past[0].shape[2])

@@ -267,14 +267,14 @@ def _made(calls: Sequence[_Call], sources: Sequence[Sequence[Any]]) -> _Captured
 
         def step() -> torch.Tensor:
             outputs: list[Output] = []
+
+            def of(source: Any) -> Any:
+                if isinstance(source, torch.Tensor):
+                    return source
+                return given[source] if isinstance(source, int) else tensors_of(outputs[source[0]])[source[1]]
+
             for call, row in zip(calls, sources, strict=True):
-                inputs = (
-                    source if isinstance(source, torch.Tensor)
-                    else given[source] if isinstance(source, int)
-                    else tensors_of(outputs[source[0]])[source[1]]
-                    for source in row
-                )  # fmt: skip
-                outputs.append(call.graph.launched(call.bound, tuple(inputs)))
+                outputs.append(call.graph.launched(call.bound, tuple(map(of, row))))
             return torch.cat([one.reshape(-1) for output in outputs for one in tensors_of(output)])
 
         replay, results = cuda_graphs.captured(step, device)

@@ -12,6 +12,8 @@ from support.comfyui import texts
 from support.scenes.nodes import NODE, compiled_clip, told
 from support.scenes.process import new_process
 
+from onegraph.common import reasons
+from onegraph.common.refused import Refused
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.graphs.faithfulness import relative_l2
 
@@ -166,3 +168,22 @@ def test_other_models_pass_through() -> None:
     passed, text = compile_clip(clip, ClipNodeOptions(), NODE)
     assert type(passed) is type(clip)
     assert text == "uncompiled: SD1ClipModel has no blocks of texts that OneGraph compiles"
+
+
+def test_where_no_graph_serves_tokens_they_are_not_looked_at(
+    counters: Counters, graphs_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few times in each text; that takes longer than a block on a fast device."""
+    from onegraph.runtime.calls.session import BlockRun
+
+    clip, looked = texts.load("qwen 3"), []
+
+    def refused(self: Any, *args: Any) -> Any:
+        looked.append(1)
+        return Refused(reasons.NoGraph())
+
+    fast = compiled_clip(clip, when_missing="eager")
+    monkeypatch.setattr(BlockRun, "_serve", refused)
+    check(fast, clip, 9, 20)
+    assert len(looked) == 4 * len(clip.cond_stage_model.text.transformer.model.layers)
+    assert told(f"{NODE}:generation").startswith("uncompiled: no graph is cached")
