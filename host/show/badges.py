@@ -49,6 +49,7 @@ class Badge(Strict):
         blocks_speedup: of the blocks alone, where blocks are compiled. No call of the whole model is timed there.
         calls, eager_calls: of the model. Where blocks are compiled, an eager call is one without any graph, while
             `reasons` counts calls of blocks, too.
+        compiled_s: seconds in which calls of the model ran compiled, restoring and comparing included.
     """
 
     state: BadgeState
@@ -59,6 +60,7 @@ class Badge(Strict):
     blocks_speedup: float | None = None
     eager_calls: int = 0
     calls: int = 0
+    compiled_s: float = 0.0
     reasons: tuple[Why, ...] = ()
 
 
@@ -169,6 +171,7 @@ def after(reports: Sequence[RunReport], refusals: Sequence[Reason]) -> Badge:
         blocks_speedup=blocks_speedup,
         eager_calls=eager,
         calls=compiled + eager,
+        compiled_s=round(sum(report.compiled_seconds for report in reports), 3),
         reasons=tuple(
             Why(code=reason.code, text=without_paths(reason.text), calls=calls, remedy=remedies.remedy(reason))
             for reason, calls in reasons.most_common(_MOST_REASONS)

@@ -162,6 +162,7 @@ class RunReport:
         compile_s, restore_s: seconds, when this run compiled or restored a graph. `restore_s` is find, check, load,
             bind and the first call.
         speedup: how many times as fast as eager a call was at the graph's first use.
+        seconds: from the first call until the last one was done.
         step_ms: mean of all calls after the first, milliseconds.
         call_ms: the last call alone, milliseconds; None for tiles, for which nothing waits one by one.
         captured_bytes: that captured CUDA graphs hold on the device after the run.
@@ -177,6 +178,7 @@ class RunReport:
     restore_s: float | None = None
     compiled_calls: int = 0
     eager: Counter[Reason] = field(default_factory=Counter)
+    seconds: float = 0.0
     step_ms: float | None = None
     call_ms: float | None = None
     captured_bytes: int = 0
@@ -184,7 +186,13 @@ class RunReport:
     rule: str = ""
     blocks: BlockReport = field(default_factory=BlockReport)
     without_blocks: int = 0
+    _first_start: float = 0.0
     _second_start: float = 0.0
+
+    @property
+    def compiled_seconds(self) -> float:
+        """Seconds of the calls that ran compiled, as their share of all."""
+        return self.seconds * self.compiled_calls / self.calls if self.calls else 0.0
 
     @property
     def eager_texts(self) -> dict[str, int]:
@@ -224,6 +232,7 @@ class RunReport:
         return self.compiled_calls + sum(self.eager.values())
 
     def call_starts(self) -> None:
+        self._first_start = self._first_start or time.perf_counter()
         if self.calls == 1:
             self._second_start = time.perf_counter()
 
@@ -233,7 +242,8 @@ class RunReport:
         self.eager.clear()
 
     def finish(self) -> None:
-        """To be called when the device is idle: closes the measurement of `step_ms`."""
+        """To be called when the device is idle: closes the measurements of `seconds` and `step_ms`."""
+        self.seconds = time.perf_counter() - self._first_start if self._first_start else 0.0
         if self.calls > 1 and self._second_start:
             self.step_ms = 1e3 * (time.perf_counter() - self._second_start) / (self.calls - 1)
 
@@ -273,6 +283,7 @@ class RunReport:
             "compiled_calls": self.compiled_calls,
             "eager_calls": self.eager_texts,
             "eager_codes": self.eager_codes,
+            "seconds": self.seconds,
             "step_ms": self.step_ms,
             "call_ms": self.call_ms,
             "captured_bytes": self.captured_bytes,

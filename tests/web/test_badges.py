@@ -87,6 +87,7 @@ def show(front: Front, badge: dict[str, Any], prompt: str) -> None:
         "blocks_speedup": None,
         "eager_calls": 0,
         "calls": 0,
+        "compiled_s": 0.0,
         "reasons": [],
     }
     tell(front, "badge", badge={**usual, **badge}, prompt_id=prompt)

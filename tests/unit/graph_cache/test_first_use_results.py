@@ -37,6 +37,7 @@ def test_a_file_is_written_as_it_was_read(store: Store, entry: Entry, monkeypatc
         "driver": "",
         "size": "batch 2",
         "replays": {},
+        "captured": None,
     }
     written = {"version": 1, "machines": {"here": fields}}
     (entry.folder / "outcome.json").write_text(json.dumps(written))
