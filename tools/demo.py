@@ -265,7 +265,7 @@ def main() -> None:
             eager = with_when_missing(prompt, "eager")
             demo.run(s, f"uncompiled, {name}", eager, how="eager", timed=("encoder",))
         for number in range(2, TIMES + 1):  # a run before measured one
-            eager = with_when_missing(decoding(plain, number), "eager")
+            eager = decoding(with_when_missing(plain, "eager"), number)
             demo.run(s, f"uncompiled, decoding {number}", eager, how="eager", timed=("decoder",))
         demo.run(s, "compiling", plain, "uncompiled")
         demo.run(s, "compiling, img2img", demo.img2img["img2img"], "uncompiled, img2img")

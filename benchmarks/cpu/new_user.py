@@ -100,10 +100,15 @@ class User:
         else:
             self.front.load(workflow)
 
+    def command(self, walk: Walk, name: str) -> None:
+        """What a button of ComfyUI's does."""
+        walk.clicks += 1
+        self.front.evaluate("(name) => app.extensionManager.command.execute(name)", name)
+
     def run(self, walk: Walk, badge: str = "") -> str:
         """Run the open workflow until its image is there; the badge, once it is one of these."""
         before = len(self.server.get("/history"))
-        walk.click(self.front.page.get_by_role("button", name="Run", exact=True))
+        walk.click(self.front.page.get_by_test_id("queue-button"))
         while len(self.server.get("/history")) == before:
             self.front.page.wait_for_timeout(100)
         if badge:
@@ -165,6 +170,7 @@ def why_slow(user: User, slow: workflows.Prompt) -> Walk:
 
 def free_disk(user: User) -> Walk:
     walk = Walk("free disk")
+    user.command(walk, "Comfy.Memory.UnloadModels")  # a graph that is loaded stays
     user.tab(walk)
     walk.click(user.front.page.locator(".og-row").first)
     walk.click(user.front.page.locator(".og-detail [data-action=delete]"))
