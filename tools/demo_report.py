@@ -87,6 +87,7 @@ class Comparison:
 class DemoPage(Page):
     """The page of the demo, with images and time lines."""
 
+    images_note: str = ""
     comparisons: tuple[Comparison, ...] = ()
     timelines: tuple[Timeline, ...] = ()
 
@@ -258,7 +259,7 @@ def page_of(report: dict[str, Any], root: Path) -> DemoPage:
         Tile(f"{compile_s:.0f} s", "to compile, once"),
         Tile(f"{report['restore_all_s']:.2f} s", "to restore after the restart, first calls included"),
         Tile(str(report["compiles_after_restart"]), "compiles after the restart"),
-        *([Tile(speed[0], f"{speed[1]}, a step of the base, by medians")] if speed else []),
+        *([Tile(speed[0], f"{speed[1]}, a step of the base (medians)")] if speed else []),
         Tile(f"{largest} of 255", "largest difference to uncompiled images"),
     ]
     note = (f"At {report['sizes_rendered'][0]}.", busy_text(report))
@@ -268,8 +269,8 @@ def page_of(report: dict[str, Any], root: Path) -> DemoPage:
         lead=(
             "The same workflows in ComfyUI as it is, through graphs that OneGraph compiles, "
             "and in a second ComfyUI that restores them."
-        )
-        + (f" {RANDOM}" if report.get("random_weights") else ""),
+        ),
+        images_note=RANDOM if report.get("random_weights") else "",
         tiles=tuple(tiles),
         comparisons=tuple(
             comparison(items[name], items[items[name]["reference"]], root)

@@ -26,7 +26,7 @@ _UNKNOWN = Refusal(404, reasons.UnknownGraph())
 # What becomes of an entry that is to be removed.
 _REMOVED = {
     "removed": "The graph is deleted.",
-    "used": "A process uses the graph, so it stays. Unload models in ComfyUI or end that process, then delete it.",
+    "used": "A process uses the graph, so it stays. Restart ComfyUI, or end that process, then delete it.",
     "gone": "The graph was gone already.",
     "kept": "The graph stays, since it is not this user's to remove or its folder cannot be written.",
 }

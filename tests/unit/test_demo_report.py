@@ -46,9 +46,9 @@ def test_the_first_figures_and_what_is_not_there(report: dict[str, Any], tmp_pat
 
 
 def test_noise_of_random_weights_is_explained(report: dict[str, Any], tmp_path: Path) -> None:
-    assert "CHECKPOINT=model.safetensors make demo" in demo_report.page_of(report, tmp_path).lead
+    assert "CHECKPOINT=model.safetensors make demo" in demo_report.page_of(report, tmp_path).images_note
     report["random_weights"] = False
-    assert "CHECKPOINT" not in demo_report.page_of(report, tmp_path).lead
+    assert demo_report.page_of(report, tmp_path).images_note == ""
 
 
 def test_speeds_say_of_how_many_times_they_are(report: dict[str, Any], tmp_path: Path) -> None:
