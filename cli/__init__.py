@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import sys
+import traceback
 
 _OBJECTS = 50_000  # that are made until garbage is looked for; lists of thousands of graphs have none
 
@@ -19,12 +20,24 @@ def main() -> None:
 
     try:
         app()
-    except ImportError as error:  # missing, or broken
-        if (error.name or "").partition(".")[0] != "torch":
+    except Exception as error:
+        if not _is_of_torch(error):
             raise
+        from ..common.errors import in_brief
+
         print(
-            f"Error: This command needs torch, which {sys.executable} cannot import ({error}). "
-            "Run the `onegraph` of the Python that ComfyUI runs in, or install torch.",
+            f"Error: This command needs torch, which {sys.executable} cannot import ({in_brief(error)}). "
+            "Run `onegraph doctor`, or the `onegraph` of the Python that ComfyUI runs in.",
             file=sys.stderr,
         )
         sys.exit(1)
+
+
+def _is_of_torch(error: Exception) -> bool:
+    """Tell whether torch is missing, raised while it was imported, or is what an uninstall left behind."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)
+             if frame.f_code.co_name == "<module>"]  # fmt: skip
+    names += [error.name or ""] if isinstance(error, ImportError) else []
+    module = getattr(error, "obj", None)
+    names += [] if hasattr(module, "__version__") else [getattr(module, "__name__", "")]
+    return any(name.partition(".")[0] == "torch" for name in names)

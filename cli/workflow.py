@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -159,6 +160,8 @@ def _ask(
     if process.returncode and not answer.failed and not answer.exit_code:
         answer.exit_code = _INTERRUPTED if process.returncode in (_INTERRUPTED, -2) else 1
         answer.failed = "" if answer.exit_code == _INTERRUPTED else f"it ended with code {process.returncode}"
+    if answer.failed and not server and not as_json:
+        import_module("torch")  # where it cannot be imported, this is why
     return answer
 
 

@@ -23,11 +23,12 @@ from markupsafe import Markup  # noqa: E402
 
 from onegraph.cli.report import machine  # noqa: E402
 from onegraph.cli.report.page import Bar, Bars, Group, Page, Table, Tile, render  # noqa: E402
+from onegraph.runtime.calls.run_report import faster  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = Path(__file__).with_suffix(".html.j2")
 COMPONENTS = ("base", "refiner", "decoder", "encoder")
-NUMBERS = ("s", "base", "refiner", "decode", "encode", "to eager")  # columns of the table of queue items
+NUMBERS = ("s", "base", "refiner", "decode", "encode", "difference")  # columns of the table of queue items
 LONG = ("images", "processes", "queue_items", "samples_ms", "facts", "command")  # of report.json, not for the terminal
 # Field of report.json of each component: (eager, compiled) of a call, ms, and (compile, restore), s.
 FIELDS = {
@@ -47,13 +48,17 @@ SPREAD = 1.5
 # Of the time lines: what a colour is.
 LEGEND = (
     ("start", "start"),
-    ("eager", "eager"),
+    ("eager", "uncompiled"),
     ("compile", "compiling"),
     ("restore", "restoring"),
     ("compiled", "compiled"),
 )
-# Queue items whose images are shown beside those of their eager reference.
-SHOWN = ("compiled, again", "after the restart", "after the restart, other size", "after the restart, img2img")
+# Queue items whose images are shown beside the uncompiled ones.
+SHOWN = ("after the restart", "compiled, again", "after the restart, other size", "after the restart, img2img")
+RANDOM = (
+    "These models have random weights, so that what they paint is noise. "
+    "CHECKPOINT=model.safetensors make demo renders pictures, by a model of yours."
+)
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ class Comparison:
 class DemoPage(Page):
     """The page of the demo, with images and time lines."""
 
+    images_note: str = ""
     comparisons: tuple[Comparison, ...] = ()
     timelines: tuple[Timeline, ...] = ()
 
@@ -99,19 +105,25 @@ def surroundings(backend: str, checkpoints: dict[str, str]) -> dict[str, Any]:
     return {"facts": facts, "command": " ".join([*settings, "make demo"])}
 
 
+def median_of(report: dict[str, Any], component: str, how: str) -> str:
+    """Of how many times a bar is the median; empty where it has none."""
+    count = len(report["samples_ms"].get(component, {}).get(how, ()))
+    return f", median of {count}" if count else ""
+
+
 def medians_text(report: dict[str, Any], component: str) -> str:
-    """Of how many times a component's are, eager and compiled; empty where it has none."""
+    """Of how many times a component's are, uncompiled and compiled; empty where it has none."""
     of = report["samples_ms"].get(component, {})
     return f"medians of {len(of['eager'])} and {len(of['compiled'])}" if {"eager", "compiled"} <= {*of} else ""
 
 
 def speeds_text(report: dict[str, Any]) -> str:
-    """How many times as fast as eager each component is."""
+    """How fast each component is beside the uncompiled one."""
     shown = []
     for component, name in zip(COMPONENTS, ("base step", "refiner step", "decode", "encode"), strict=True):
         eager, compiled = (report[field] for field in FIELDS[component][0])
         if eager and compiled:
-            shown.append(f"{name} {eager / compiled:.1f}x ({medians_text(report, component)})")
+            shown.append(f"{name} {faster(eager / compiled)} ({medians_text(report, component)})")
     return ", ".join(shown)
 
 
@@ -123,7 +135,8 @@ def busy_text(report: dict[str, Any]) -> str:
         for how, samples in of.items():
             if max(samples) > SPREAD * statistics.median(samples):
                 name = NAMES[component]
-                signs.append(f"{name}, {how}, took {min(samples):.0f} to {max(samples):.0f} ms")
+                words = "uncompiled" if how == "eager" else how
+                signs.append(f"{name}, {words}, took {min(samples):.0f} to {max(samples):.0f} ms")
     return f"The machine was busy, so that speeds may be wrong: {'; '.join(signs)}." if signs else ""
 
 
@@ -141,7 +154,7 @@ def row(item: dict[str, Any]) -> tuple[str, ...]:
 
 
 def comparison(item: dict[str, Any], reference: dict[str, Any], root: Path) -> Comparison:
-    """The finished image of a queue item beside eager's, and where they differ."""
+    """The finished image of a queue item beside the uncompiled one, and where they differ."""
     import numpy as np
     from PIL import Image
 
@@ -158,7 +171,7 @@ def comparison(item: dict[str, Any], reference: dict[str, Any], root: Path) -> C
     return Comparison(
         item["name"],
         (
-            Picture(eager.read_bytes(), "eager", f"Image by ComfyUI without OneGraph: {reference['name']}"),
+            Picture(eager.read_bytes(), "uncompiled", f"Image by ComfyUI without OneGraph: {reference['name']}"),
             Picture(other.read_bytes(), item["name"], f"Image through compiled graphs: {item['name']}"),
             Picture(
                 drawn.getvalue(),
@@ -189,8 +202,8 @@ def timeline(process: dict[str, Any], items: list[dict[str, Any]]) -> Timeline:
             if seconds:
                 spans.append(Span(at, min(at + seconds, end), what, f"{what}, {seconds:.2f} s"))
                 at = spans[-1].end
-        runs = "eager" if item["name"].startswith("eager") else "compiled"
-        spans.append(Span(at, end, runs, f"{runs}, {end - at:.1f} s"))
+        runs = "eager" if item["name"].startswith("uncompiled") else "compiled"
+        spans.append(Span(at, end, runs, f"{dict(LEGEND)[runs]}, {end - at:.1f} s"))
         lanes.append(Lane(item["name"], ", ".join([f"{item['seconds']:.1f} s", *told]), tuple(spans)))
     shown = {span.what for lane in lanes for span in lane.spans}
     return Timeline(
@@ -208,13 +221,24 @@ def page_of(report: dict[str, Any], root: Path) -> DemoPage:
     calls, starts = [], []
     for component in present:
         (eager, compiled), (compile_s, restore_s) = ([report[field] for field in pair] for pair in FIELDS[component])
-        gain = f" ({eager / compiled:.2f}x)" if eager and compiled else ""
+        gain = f": {faster(eager / compiled)}" if eager and compiled else ""
+        size = f" at {report['size_encoded']}" if component == "encoder" else ""
         calls.append(
             Group(
-                NAMES[component] + gain,
+                NAMES[component] + size + gain,
                 (
-                    Bar("eager", eager, "eager", f"{eager:,.0f} ms" if eager else "not measured"),
-                    Bar("compiled", compiled, "compiled", f"{compiled:,.0f} ms" if compiled else "not compiled"),
+                    Bar(
+                        f"uncompiled{median_of(report, component, 'eager')}",
+                        eager,
+                        "eager",
+                        f"{eager:,.0f} ms" if eager else "not measured",
+                    ),
+                    Bar(
+                        f"compiled{median_of(report, component, 'compiled')}",
+                        compiled,
+                        "compiled",
+                        f"{compiled:,.0f} ms" if compiled else "not compiled",
+                    ),
                 ),
             )
         )
@@ -229,16 +253,16 @@ def page_of(report: dict[str, Any], root: Path) -> DemoPage:
         )
     compile_s = sum(report[FIELDS[c][1][0]] or 0.0 for c in present)
     eager_step, step = (report[field] for field in FIELDS["base"][0])
+    speed = faster(eager_step / step).split(" ", 1) if eager_step and step else None
     largest = report["max_abs_diff_255"]
     tiles = [
         Tile(f"{compile_s:.0f} s", "to compile, once"),
         Tile(f"{report['restore_all_s']:.2f} s", "to restore after the restart, first calls included"),
         Tile(str(report["compiles_after_restart"]), "compiles after the restart"),
-        *([Tile(f"{eager_step / step:.2f}x", "eager's speed, a step of the base")] if eager_step and step else []),
-        Tile(f"{largest} of 255", "largest difference to eager in any image"),
+        *([Tile(speed[0], f"{speed[1]}, a step of the base (medians)")] if speed else []),
+        Tile(f"{largest} of 255", "largest difference to uncompiled images"),
     ]
-    medians = "; ".join(f"{NAMES[c]}: {text}" for c in present if (text := medians_text(report, c)))
-    note = (f"At {report['sizes_rendered'][0]}.", medians and f"{medians}.", busy_text(report))
+    note = (f"At {report['sizes_rendered'][0]}.", busy_text(report))
     processes = [(p, [i for i in report["queue_items"] if i["process"] == p["name"]]) for p in report["processes"]]
     return DemoPage(
         title="OneGraph: compiled once, restored after a restart",
@@ -246,6 +270,7 @@ def page_of(report: dict[str, Any], root: Path) -> DemoPage:
             "The same workflows in ComfyUI as it is, through graphs that OneGraph compiles, "
             "and in a second ComfyUI that restores them."
         ),
+        images_note=RANDOM if report.get("random_weights") else "",
         tiles=tuple(tiles),
         comparisons=tuple(
             comparison(items[name], items[items[name]["reference"]], root)
@@ -253,13 +278,17 @@ def page_of(report: dict[str, Any], root: Path) -> DemoPage:
             if name in items and items[name]["reference"] in items
         ),
         bars=(
-            Bars("A call, eager and compiled", tuple(calls), " ".join(filter(None, note))),
-            Bars("Until a graph is ready", tuple(starts), "Restoring includes the first call."),
+            Bars("A call, uncompiled and compiled", tuple(calls), " ".join(filter(None, note))),
+            Bars(
+                "Until a graph is ready",
+                tuple(starts),
+                "Each graph was compiled once, and restored once after the restart; restoring includes the first call.",
+            ),
         ),
         timelines=tuple(timeline(process, of_it) for process, of_it in processes),
         tables=(
             Table(
-                "Queue items",
+                "Queue items, one run each",
                 ("queue item", "s", *(f"{name}, ms" for name in NUMBERS[1:5]), NUMBERS[5], "text of the nodes"),
                 tuple(row(item) for item in report["queue_items"]),
                 numbers_to=len(NUMBERS),

@@ -76,7 +76,7 @@ class SettingsNotSaved(Reason):
 
 
 class WorkflowRefused(Reason):
-    """A workflow cannot be read or baked; `why` is a sentence."""
+    """A workflow cannot be read or compiled ahead; `why` is a sentence."""
 
     sentence = "{why}"
     why: str
@@ -94,4 +94,4 @@ class NothingInserted(Reason):
 
 
 class TooManyJobs(Reason):
-    sentence = "Many workflows wait to be baked already. Send this one when some are done."
+    sentence = "Many workflows wait to be compiled ahead already. Send this one when some are done."

@@ -27,7 +27,7 @@ _WITHOUT = {
     "texts": "nodes may show nothing",
     "loading": "nodes that load files list none",
     "headers": "nothing is told of a workflow's models without a run",
-    "baking": "no workflow can be baked here",
+    "baking": "no workflow can be compiled ahead here",
 }
 
 

@@ -25,8 +25,8 @@ _PATIENCE = 0.5  # seconds until a list is shown as far as it is known; the firs
 _UNKNOWN = Refusal(404, reasons.UnknownGraph())
 # What becomes of an entry that is to be removed.
 _REMOVED = {
-    "removed": "The graph is deleted.",
-    "used": "A process has the graph loaded, so it stays. Free models or end that process, then delete it.",
+    "removed": "Copies beside models stay.",
+    "used": "A process uses the graph, so it stays. Restart ComfyUI, or end that process, then delete it.",
     "gone": "The graph was gone already.",
     "kept": "The graph stays, since it is not this user's to remove or its folder cannot be written.",
 }

@@ -50,10 +50,15 @@ def _log_run(node_id: str | None, part: str, report: RunReport) -> None:
         name = f"{node_id}:{part}" if part else node_id
         before = status.last_runs.get(name)
         status.last_runs[name] = report
-    level = logging.DEBUG
-    if before is None or report.outcome != before.outcome or report.has_compiled:
-        level = logging.WARNING if any(map(remedies.is_fault, report.reasons)) else logging.INFO
+    level, faults = logging.DEBUG, _faults(report)
+    if before is None or report.outcome != before.outcome or faults != _faults(before) or report.has_compiled:
+        level = logging.WARNING if faults else logging.INFO
     log.log(level, "%s", ": ".join(filter(None, (node_id and f"node {node_id}", part, report.text()))))
+
+
+def _faults(report: RunReport) -> set[str]:
+    """What has to be mended: two compiles fail for one code, and each says why."""
+    return {reason.text for reason in report.reasons if remedies.is_fault(reason)}
 
 
 def show(node_id: str, text: str) -> None:

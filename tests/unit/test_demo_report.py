@@ -18,10 +18,10 @@ def report(tmp_path: Path) -> dict[str, Any]:
     return figures.of_a_demo(tmp_path)
 
 
-def test_images_stand_beside_eagers_with_their_difference(report: dict[str, Any], tmp_path: Path) -> None:
-    again, restart = demo_report.page_of(report, tmp_path).comparisons
+def test_images_stand_beside_uncompiled_ones_with_their_difference(report: dict[str, Any], tmp_path: Path) -> None:
+    restart, again = demo_report.page_of(report, tmp_path).comparisons
     assert [picture.caption for picture in again.pictures] == [
-        "eager",
+        "uncompiled",
         "compiled, again",
         "difference, 85 times brighter",
     ]
@@ -36,19 +36,25 @@ def test_images_stand_beside_eagers_with_their_difference(report: dict[str, Any]
 
 def test_the_first_figures_and_what_is_not_there(report: dict[str, Any], tmp_path: Path) -> None:
     page = demo_report.page_of(report, tmp_path)
-    assert [tile.value for tile in page.tiles] == ["60 s", "0.50 s", "0", "2.00x", "3 of 255"]
+    assert [tile.value for tile in page.tiles] == ["60 s", "0.50 s", "0", "2.0x", "3 of 255"]
     assert [group.label for chart in page.bars for group in chart.groups] == [
-        "UNet of the base, a step (2.00x)", "UNet of the base",
+        "UNet of the base, a step: 2.0x faster", "UNet of the base",
     ]  # fmt: skip
-    report["restore_s"] = None  # ran eager after the restart: the demo then fails, and its page says so
+    report["restore_s"] = None  # ran uncompiled after the restart: the demo then fails, and its page says so
     report["restore_all_s"] = 0
     assert "not restored" in demo_report.html(demo_report.page_of(report, tmp_path))
 
 
+def test_noise_of_random_weights_is_explained(report: dict[str, Any], tmp_path: Path) -> None:
+    assert "CHECKPOINT=model.safetensors make demo" in demo_report.page_of(report, tmp_path).images_note
+    report["random_weights"] = False
+    assert demo_report.page_of(report, tmp_path).images_note == ""
+
+
 def test_speeds_say_of_how_many_times_they_are(report: dict[str, Any], tmp_path: Path) -> None:
-    note = demo_report.page_of(report, tmp_path).bars[0].note
-    assert note == "At 48x32. UNet of the base, a step: medians of 3 and 3."
-    assert demo_report.speeds_text(report) == "base step 2.0x (medians of 3 and 3)"
+    labels = [bar.label for bar in demo_report.page_of(report, tmp_path).bars[0].groups[0].bars]
+    assert labels == ["uncompiled, median of 3", "compiled, median of 3"]
+    assert demo_report.speeds_text(report) == "base step 2.0x faster (medians of 3 and 3)"
 
 
 def test_a_busy_machine_is_told(report: dict[str, Any], tmp_path: Path) -> None:
@@ -64,7 +70,7 @@ def test_a_busy_machine_is_told(report: dict[str, Any], tmp_path: Path) -> None:
 
 def test_time_lines_of_both_processes(report: dict[str, Any], tmp_path: Path) -> None:
     first, second = demo_report.page_of(report, tmp_path).timelines
-    assert [lane.label for lane in first.lanes] == ["ComfyUI starts", "eager", "compiling", "compiled, again"]
+    assert [lane.label for lane in first.lanes] == ["ComfyUI starts", "uncompiled", "compiling", "compiled, again"]
     assert [(span.what, span.start, span.end) for span in first.lanes[2].spans] == [
         ("compile", 20.0, 80.0),
         ("compiled", 80.0, 90.0),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +20,11 @@ from support.page.browser import Front
 from onegraph.graph_cache.store import Store
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 NEVER_COMPILED = "tiny_sd15.safetensors"
 VUE = "Comfy.VueNodes.Enabled"
+QUEUED = itertools.count()
 SETTINGS = {"Comfy.TutorialCompleted": True, "Comfy.Locale": "en", VUE: False}
 # What the page shows each time that it hears of a badge.
 SEEN = """
@@ -41,6 +44,7 @@ COMPILING = """() => window.seen.some(({badge, drawn, now}) =>
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pictures", metavar="FOLDER", help="write pictures of the page there, such as docs/pictures")
+    parser.addoption("--states", metavar="FOLDER", help="write pictures of the tab in all its states there")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -124,3 +128,68 @@ def txt2img(seed: int = 1, side: int = 128, checkpoint: str = CHECKPOINT, **node
 def compiling(side: int) -> workflows.Prompt:
     """A workflow that compiles a graph of one size, which no other serves."""
     return txt2img(side=side, checkpoint=NEVER_COMPILED, shapes="exact", when_missing="wait", backend="inductor")
+
+
+def queue(front: Front) -> None:
+    front.evaluate("() => void app.queuePrompt(0, 1)")
+
+
+@pytest.fixture
+def workflow(front: Front) -> workflows.Prompt:
+    """A workflow with one node of the pack, open in the page."""
+    prompt = txt2img(when_missing="wait", shapes="exact", backend="inductor")
+    front.load(prompt)
+    return prompt
+
+
+@contextmanager
+def queueing(front: Front) -> Iterator[Callable[[], str]]:
+    """Queue the open workflow, which the server never gets to see; the id of its prompt."""
+
+    def answer(route: Route) -> None:
+        ids.append(f"prompt {next(QUEUED)}")
+        route.fulfill(json={"prompt_id": ids[-1], "number": 1, "node_errors": {}})
+
+    def queue_it() -> str:
+        with front.page.expect_response("**/prompt"):
+            queue(front)
+        return ids[-1]
+
+    ids: list[str] = []
+    front.page.route("**/prompt", lambda route: answer(route) if route.request.method == "POST" else route.continue_())
+    yield queue_it
+    front.page.unroute("**/prompt")
+
+
+@pytest.fixture
+def queued(front: Front) -> Iterator[Callable[[], str]]:
+    with queueing(front) as queue_it:
+        yield queue_it
+
+
+def tell(front: Front, event: str, **data: Any) -> None:
+    """Have the page hear of the pack's node, as it does of the server's."""
+    front.evaluate(
+        """([event, data]) => {
+          const node = app.rootGraph.nodes.find((one) => one.type.startsWith('OneGraph'));
+          const detail = {node: String(node.id), client_id: null, ...data};
+          window.comfyAPI.api.api.dispatchEvent(new CustomEvent(`onegraph.${event}`, {detail}));
+        }""",
+        [event, data],
+    )
+
+
+def show(front: Front, badge: dict[str, Any], prompt: str) -> None:
+    """Have the page hear of a badge of the pack's node."""
+    usual = {
+        "text": "",
+        "progress": None,
+        "seconds": None,
+        "speedup": None,
+        "blocks_speedup": None,
+        "eager_calls": 0,
+        "calls": 0,
+        "compiled_s": 0.0,
+        "reasons": [],
+    }
+    tell(front, "badge", badge={**usual, **badge}, prompt_id=prompt)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from headless import server, workflows
@@ -12,20 +11,15 @@ from playwright.sync_api import expect
 from support.page import browser as browsers
 from support.page.browser import Front, axe_findings, too_wide
 
-from .conftest import COMPILING, SEEN, VUE, compiling, txt2img
+from .conftest import COMPILING, SEEN, VUE, compiling, queue, show, tell, txt2img
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Route
 
 
-QUEUED = itertools.count()
 # Texts that the front end shows on nodes, as the server tells them.
 SAID = """() => app.rootGraph.nodes.flatMap((node) => node.widgets ?? [])
   .filter((one) => one.name === '$$node-text-preview').map((one) => one.value)"""
-
-
-def queue(front: Front) -> None:
-    front.evaluate("() => void app.queuePrompt(0, 1)")
 
 
 def wait_idle(front: Front, running: server.Server) -> None:
@@ -36,61 +30,6 @@ def wait_idle(front: Front, running: server.Server) -> None:
             return
         front.page.wait_for_timeout(500)
     raise AssertionError("the queue did not become empty")
-
-
-@pytest.fixture
-def workflow(front: Front) -> workflows.Prompt:
-    """A workflow with one node of the pack, open in the page."""
-    prompt = txt2img(when_missing="wait", shapes="exact", backend="inductor")
-    front.load(prompt)
-    return prompt
-
-
-@pytest.fixture
-def queued(front: Front) -> Iterator[Callable[[], str]]:
-    """Queue the open workflow, which the server never gets to see; the id of its prompt."""
-
-    def answer(route: Route) -> None:
-        ids.append(f"prompt {next(QUEUED)}")
-        route.fulfill(json={"prompt_id": ids[-1], "number": 1, "node_errors": {}})
-
-    def queue_it() -> str:
-        with front.page.expect_response("**/prompt"):
-            queue(front)
-        return ids[-1]
-
-    ids: list[str] = []
-    front.page.route("**/prompt", lambda route: answer(route) if route.request.method == "POST" else route.continue_())
-    yield queue_it
-    front.page.unroute("**/prompt")
-
-
-def tell(front: Front, event: str, **data: Any) -> None:
-    """Have the page hear of the pack's node, as it does of the server's."""
-    front.evaluate(
-        """([event, data]) => {
-          const node = app.rootGraph.nodes.find((one) => one.type.startsWith('OneGraph'));
-          const detail = {node: String(node.id), client_id: null, ...data};
-          window.comfyAPI.api.api.dispatchEvent(new CustomEvent(`onegraph.${event}`, {detail}));
-        }""",
-        [event, data],
-    )
-
-
-def show(front: Front, badge: dict[str, Any], prompt: str) -> None:
-    """Have the page hear of a badge of the pack's node."""
-    usual = {
-        "text": "",
-        "progress": None,
-        "seconds": None,
-        "speedup": None,
-        "blocks_speedup": None,
-        "eager_calls": 0,
-        "calls": 0,
-        "compiled_s": 0.0,
-        "reasons": [],
-    }
-    tell(front, "badge", badge={**usual, **badge}, prompt_id=prompt)
 
 
 WHY = {"code": "out_of_range", "text": "the width 4096 is out of range 64-2048", "calls": 3, "remedy": "size_in_range"}
@@ -122,7 +61,10 @@ def test_what_a_badge_says_and_opens(
         show(front, badge, prompt)
         assert front.badges() == [text]
         if vue:
-            expect(page.locator("[data-node-id]", has_text="Compile Model")).to_contain_text(text)
+            node = page.locator("[data-node-id]", has_text="Compile Model")
+            expect(node).to_contain_text(text)
+            found = axe_findings(page, f"[data-node-id='{node.get_attribute('data-node-id')}']")
+            assert [one for one in found if "node-collapse-button" not in one] == []  # ComfyUI's own
     click_badge(front, text, vue)
     dialog = page.get_by_role("dialog", name="Compile Model (OneGraph)")
     expect(dialog).to_contain_text(WHY["text"])

@@ -1,4 +1,4 @@
-"""The command "Bake this workflow": what the open workflow needs is there afterwards, and the page follows it."""
+"""The command "Compile this workflow ahead": what it needs is there afterwards, and the page follows it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_a_workflow_whose_graphs_are_cached(front: Front, running: server.Server
     before = running.status()["compiles"]
     front.load(txt2img(shapes="any size", when_missing="wait", backend="inductor"))
     front.evaluate(JOBS)
-    front.page.get_by_role("button", name="Bake this workflow").click()
-    front.toast("Workflow baked")
+    front.page.get_by_role("button", name="Compile this workflow ahead").click()
+    front.toast("The workflow is ready")
     job = last_job(front)
     assert (job["state"], job["compiled"]) == ("done", 0)
     assert running.status()["compiles"] == before
@@ -48,8 +48,8 @@ def test_a_workflow_that_compiles(front: Front, running: server.Server) -> None:
     front.evaluate(JOBS)
     front.command(COMMAND)
     front.command(COMMAND)
-    front.toast("A workflow is being baked.")
-    expect(front.page.locator(".og-now", has_text="Baking the workflow")).to_be_visible()
+    front.toast("A workflow is being compiled ahead.")
+    expect(front.page.locator(".og-now", has_text="Compiling ahead")).to_be_visible()
     front.until("window.jobs.at(-1)?.state === 'done'")
     assert last_job(front)["compiled"] == 1
     assert running.status()["compiles"] == before + 1
@@ -65,7 +65,7 @@ def begin(front: Front, side: int) -> None:
     front.evaluate(SEEN)
     front.command(COMMAND)
     front.until(COMPILING)
-    expect(front.page.locator(".og-now", has_text="Baking the workflow")).to_be_visible()
+    expect(front.page.locator(".og-now", has_text="Compiling ahead")).to_be_visible()
 
 
 def check_cancelled(front: Front) -> None:
@@ -91,6 +91,6 @@ def test_a_bake_is_cancelled_on_the_tab(front: Front, running: server.Server) ->
     assert cancel.evaluate("(one) => one.isConnected")  # it is not made anew while somebody presses it
     cancel.click()
     check_cancelled(front)
-    front.toast("Baking cancelled")
-    expect(front.page.locator(".p-toast-message", has_text="Baking the workflow")).to_have_count(0)
+    front.toast("Compiling ahead cancelled")
+    expect(front.page.locator(".p-toast-message", has_text="Compiling ahead")).to_have_count(0)
     assert running.status()["compiles"] == before

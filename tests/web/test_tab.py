@@ -9,7 +9,7 @@ import pytest
 from headless import server
 from playwright.sync_api import expect
 from support.page import graphs
-from support.page.browser import Front, axe_findings, too_wide
+from support.page.browser import Front
 
 from onegraph.graph_cache.store import Store
 
@@ -147,7 +147,7 @@ def test_a_prune_shows_first_what_it_removes(front: Front, running: server.Serve
     dialog = page.get_by_role("dialog", name="Prune graphs?")
     expect(dialog.locator(".og-plain li")).to_have_count(unusable)
     dialog.get_by_role("button", name="Remove them").click()
-    front.toast(f"{unusable} graphs removed")
+    front.toast(f"Removed: {len(graphs.STALE) + 1} graphs, {len(graphs.STALE)} copies beside models")
     states = running.get("/onegraph/graphs")["totals"]["states"]
     assert {*states} == {"signed"}
     page.get_by_role("button", name="Prune").click()
@@ -159,7 +159,7 @@ def test_a_prune_shows_first_what_it_removes(front: Front, running: server.Serve
     page.get_by_role("button", name="Prune").click()
     expect(dialog.locator(".og-plain li")).to_have_count(len(planned))
     dialog.get_by_role("button", name="Remove them").click()
-    front.toast("1 graph removed")
+    front.toast("Removed: 1 graph")
     assert running.get("/onegraph/graphs")["total"] == states["signed"] - 1
     running.post("/onegraph/settings", {"disk_budget_bytes": 10 << 30})
 
@@ -182,7 +182,7 @@ def test_an_empty_store(front: Front) -> None:
     try:
         front.show_tab()
         expect(page.get_by_role("heading", name="No graph yet")).to_be_visible()
-        expect(page.locator(".og-message").get_by_role("button", name="Bake this workflow")).to_be_visible()
+        expect(page.locator(".og-message").get_by_role("button", name="Compile this workflow ahead")).to_be_visible()
     finally:
         page.unroute("**/onegraph/graphs?*")
 
@@ -225,44 +225,3 @@ def took(front: Front) -> float:
         }"""
     )
     return seconds
-
-
-@pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.full)])
-def test_axe_finds_nothing_serious(front: Front, theme: str) -> None:
-    page = front.page
-    front.set("Comfy.ColorPalette", theme)
-    try:
-        assert axe_findings(page, ".og-tab") == []
-        page.locator(".og-row").first.click()
-        assert axe_findings(page, ".og-tab") == []
-        page.locator(".og-detail [data-action=delete]").click()
-        page.get_by_role("dialog").wait_for()
-        assert axe_findings(page, ".og-dialog") == []
-        page.keyboard.press("Escape")
-        page.get_by_role("tab", name="Models").click()
-        page.locator(".og-models .og-row").first.wait_for()
-        assert axe_findings(page, ".og-tab") == []
-    finally:
-        front.set("Comfy.ColorPalette", "dark")
-
-
-@pytest.mark.full
-def test_it_fits_into_360_pixels(front: Front) -> None:
-    """The list, a graph's details and its dialog, and the models: nothing is cut off, nothing scrolls sideways."""
-    page = front.page
-    page.set_viewport_size({"width": 360, "height": 740})
-    front.show_tab()
-    page.locator(".og-row").first.wait_for()
-    width = page.locator(".og-tab").evaluate("(one) => one.getBoundingClientRect().width")
-    assert 150 < width <= 360
-    assert too_wide(page, ".og-tab") == []
-    page.locator(".og-row").first.click()
-    page.locator(".og-detail .og-actions").wait_for()
-    assert too_wide(page, ".og-tab") == []
-    page.locator(".og-detail [data-action=delete]").click()
-    page.get_by_role("dialog").wait_for()
-    assert too_wide(page, ".og-dialog") == []
-    page.keyboard.press("Escape")
-    page.get_by_role("tab", name="Models").click()
-    page.locator(".og-models .og-row").first.wait_for()
-    assert too_wide(page, ".og-tab") == []

@@ -44,6 +44,13 @@ export async function act(action, entry) {
   }
 }
 
+/** How many graphs there are, as the tab counts them, and how many copies. */
+function counted(removed) {
+  const copies = removed.filter((one) => one.copy).length;
+  const graphs = removed.length - copies;
+  return [graphs > 0 && t("count", { count: graphs }), copies > 0 && t("prune.copies", { count: copies })].filter(Boolean).join(", ");
+}
+
 /** Show what a prune would remove, and remove it when the user wants it; true when something was removed. */
 export async function prune() {
   let plan;
@@ -60,10 +67,10 @@ export async function prune() {
   }
   const sure = await confirm({
     title: t("prune.title"),
-    text: t("prune.text", { count: removed.length, before: bytes(plan.before), after: bytes(plan.after) }),
+    text: t("prune.text", { what: counted(removed), freed: bytes(plan.freed) }),
     body: () => [
       el("ul.og-plain", {}, removed.slice(0, MOST_NAMED).map((one) =>
-        el("li", {}, el("span", {}, nameOf(one)), el("span.og-size", {}, bytes(one.bytes))))),
+        el("li", {}, el("span", {}, one.copy ? t("prune.copy", { name: nameOf(one) }) : nameOf(one)), el("span.og-size", {}, bytes(one.bytes))))),
       removed.length > MOST_NAMED && el("p", {}, t("more", { count: removed.length - MOST_NAMED })),
       plan.kept_in_use > 0 && el("p.og-muted", {}, t("prune.inUse", { count: plan.kept_in_use })),
     ],
@@ -73,8 +80,7 @@ export async function prune() {
   if (!sure) return false;
   try {
     const done = await client.prune(false);
-    const freed = bytes(Math.max(done.before - done.after, 0));
-    toast({ severity: "success", summary: t("prune.done", { count: done.removed.length }), detail: t("prune.freed", { freed }), life: SHOWN });
+    toast({ severity: "success", summary: t("prune.done", { what: counted(done.removed) }), detail: t("prune.freed", { freed: bytes(done.freed) }), life: SHOWN });
     return true;
   } catch (error) {
     tell(error, t("prune.failed"));

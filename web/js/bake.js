@@ -1,4 +1,4 @@
-// "Bake this workflow": have the server compile all that the open workflow needs, and follow it.
+// "Compile this workflow ahead": have the server compile all that the open workflow needs, and follow it.
 
 import { tell } from "./actions.js";
 import * as client from "./client.js";

@@ -44,16 +44,15 @@ export function graphs({ state, search, sort, order, offset, limit }) {
 
 export const graph = (id) => get(`graphs/${named(id)}`);
 export const act = (id, action) => post(`graphs/${named(id)}/${action}`);
-/** Remove what is over the budget and what is of no use, also beside checkpoints, or tell what would go. */
+/** Remove what is over the budget and what is of no use, also copies beside checkpoints, or tell what would go. */
 export async function prune(dryRun) {
   const done = [];
   for (const beside of [false, true]) done.push(await post("prune", { dry_run: dryRun, beside, unusable: true }));
   const [graphs, copies] = done;
   return {
-    removed: [...graphs.removed, ...copies.removed],
+    removed: [...graphs.removed, ...copies.removed.map((one) => ({ ...one, copy: true }))],
     kept_in_use: graphs.kept_in_use,
-    before: graphs.before + copies.before,
-    after: graphs.after + copies.after,
+    freed: done.reduce((sum, one) => sum + Math.max(one.before - one.after, 0), 0),
   };
 }
 export const models = () => get("models");

@@ -13,8 +13,6 @@ export const checkpoint = (entry) => entry.model.split("/")[0];
 export const chip = (text, colour = "none") => el(`span.og-chip.og-${colour}`, {}, text);
 export const stateChip = (state) => chip(stateText(state), COLOURS[state] ?? "warn");
 
-export const speed = (entry) => (entry.speedup ? `${number(entry.speedup, entry.speedup < 10 ? 1 : 0)}×` : "");
-
 const mark = (name, text) => el("span.og-mark", { title: text }, icon(name), el("span.og-hidden", {}, text));
 const marks = (entry) => [entry.pinned && mark("thumbtack", t("pinned")), entry.in_use && mark("play-circle", t("inUse"))];
 
@@ -27,7 +25,7 @@ export function row(entry, { open, selected }) {
     el("span.og-state", {}, stateChip(entry.state)),
     el("span.og-what", {}, [componentText(entry.component), entry.shapes, entry.dtype].filter(Boolean).join(" · ")),
     el("span.og-more", {}, el("span.og-size", {}, bytes(entry.bytes)), el("span.og-used", {}, ago(entry.used))),
-    el("span.og-speed", {}, speed(entry)),
+    el("span.og-speed", {}, entry.speedup ? faster(entry.speedup) : ""),
   );
 }
 
@@ -51,7 +49,7 @@ export function facts(entry) {
     ["toEager", entry.to_eager != null && entry.to_eager.toExponential(1)],
     ["compileTime", entry.compile_seconds ? seconds(entry.compile_seconds) : null],
     ["created", entry.created && moment(entry.created)],
-    ["madeBy", entry.made_by],
+    ["madeBy", entry.made_by && `OneGraph ${entry.made_by}`],
     ["signature", entry.signed],
     ["key", entry.key],
     ["id", entry.id],

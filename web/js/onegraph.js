@@ -60,7 +60,7 @@ host.register({
   settings: settings.definitions,
   commands: [
     { id: INSERT, label: "Insert Compile Model", icon: "pi pi-plus", function: () => insertIntoOpen() },
-    { id: BAKE, label: "Bake this workflow", icon: "pi pi-bolt", function: () => bake.bakeWorkflow() },
+    { id: BAKE, label: "Compile this workflow ahead", icon: "pi pi-bolt", function: () => bake.bakeWorkflow() },
     { id: REASONS, label: "Show why the selected node ran uncompiled", icon: "pi pi-info-circle", function: explainSelected },
     { id: GRAPHS, label: "Show cached graphs", icon: "pi pi-database", function: () => host.openTab() },
   ],

@@ -66,7 +66,7 @@ export function bytes(value) {
 }
 
 export function seconds(value) {
-  if (value < 60) return t("time.seconds", { value: number(value, value < 10 ? 1 : 0) });
+  if (value < 60) return t("time.seconds", { value: number(value, value < 0.1 ? 2 : value < 10 ? 1 : 0) });
   if (value < 3600) return t("time.minutes", { value: number(value / 60, value < 600 ? 1 : 0) });
   return t("time.hours", { value: number(value / 3600, value < 36000 ? 1 : 0) });
 }

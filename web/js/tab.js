@@ -179,6 +179,7 @@ export class Tab {
     this.element.classList.remove("og-gone");
     this.banner.hidden = true;
     totals(this.totals, this.graphs.totals);
+    this.totals.hidden = false;
     this.filters.told(this.graphs.total, this.graphs.totals?.states ?? {});
     this.#explain();
     this.list.reset(this.graphs.total);
@@ -195,6 +196,7 @@ export class Tab {
     const text = gone ? t(this.seen ? "gone.since" : "gone.never", { time: this.seen ? clock(this.seen) : "" }) : error.message;
     fill(this.banner, el("span", {}, text), button(t("again"), () => this.reload(), { extra: { "data-action": "again" } }));
     this.banner.hidden = false;
+    this.totals.hidden = !this.graphs.totals; // nothing loads any more
     this.detail.setEnabled(!gone);
     this.#explain();
     clearTimeout(this.retrying);

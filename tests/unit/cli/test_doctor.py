@@ -24,9 +24,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python_without(tmp_path_factory.mktemp("environment") / "of a user", "torch")
 
 
-def onegraph(python: Path, home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+def onegraph(python: Path | str, home: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [str(python), "-c", "from onegraph.cli import main; main()", *map(str, arguments)]
-    environment = {**os.environ, "ONEGRAPH_HOME": str(home), "COLUMNS": "240"}
+    environment = {**os.environ, "ONEGRAPH_HOME": str(home), "COLUMNS": "240", **variables}
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
@@ -63,6 +63,33 @@ def test_commands_that_need_torch_say_so(python: Path, tmp_path: Path) -> None:
         done = onegraph(python, tmp_path, command, checkpoint, "--comfyui", tmp_path)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith(f"Error: This command needs torch, which {python} cannot import (")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("raise ImportError('libcudart.so: cannot open shared object file')",
+         "libcudart.so: cannot open shared object file"),
+        ("raise OSError('[WinError 126] c10.dll')", "[WinError 126] c10.dll"),
+        ("import a_package_that_it_needs", "No module named 'a_package_that_it_needs'"),
+        ("", "module 'torch' has no attribute 'cuda'"),
+    ],
+)  # fmt: skip
+def test_a_broken_torch_ends_a_command_in_one_line(text: str, why: str, tmp_path: Path) -> None:
+    """In this process, and in that of ComfyUI, whose `main.py` imports it."""
+    (tmp_path / "torch.py").write_text(text)
+    (tmp_path / "main.py").write_text("import torch\ntorch.cuda")
+    for name in ("photo.safetensors", "workflow.json"):
+        (tmp_path / name).write_text("{}")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    commands = [("explain", "photo.safetensors"), ("bench", "photo.safetensors")]
+    for command, name in [*commands, ("bake", "workflow.json"), ("explain", "workflow.json")][: 4 if text else 2]:
+        done = onegraph(sys.executable, tmp_path, command, tmp_path / name, "--comfyui", tmp_path, PYTHONPATH=path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            f"Error: This command needs torch, which {sys.executable} cannot import ({why}). "
+            "Run `onegraph doctor`, or the `onegraph` of the Python that ComfyUI runs in.\n"
+        )
 
 
 def test_commands_on_files_need_no_torch(python: Path, tmp_path: Path) -> None:

@@ -57,6 +57,14 @@ def test_each_change_is_told(log: pytest.LogCaptureFixture) -> None:
     ]  # fmt: skip
 
 
+def test_another_failure_of_the_same_code_is_told(log: pytest.LogCaptureFixture) -> None:
+    for why in ("no space", "no space", "no compiler", "no compiler"):
+        run(reasons.CompileFailed(why))
+    (first_level, first), (second_level, second) = told(log)
+    assert (first_level, second_level) == ("WARNING", "WARNING")
+    assert "no space" in first and "no compiler" in second
+
+
 def test_only_what_has_to_be_mended_is_a_warning(log: pytest.LogCaptureFixture) -> None:
     for why in (reasons.NoGraph(), reasons.PatchedBy("FreeU_V2", "output blocks"), reasons.CompileFailed("no space")):
         run(why)
