@@ -57,26 +57,33 @@ class _Room:
         self._keys, self._values, self._count, self._window = keys, values, count, window
 
     def attention(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, mask: None = None, **how: Any
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        heads: int,
+        mask: None = None,
+        skip_reshape: bool = True,
+        enable_gqa: bool = False,
     ) -> torch.Tensor:
         """As the host's functions of one query [B, heads, 1, D], the new token's, with all keys: [B, 1, heads * D].
 
-        Queries of one key's heads attend together, as many of one head would.
+        Sums in float32, by operations that a compiler makes one kernel of: none of torch's attentions takes a length
+        that is a tensor, and some are chosen by whether the room is a multiple of 16.
         """
         place = torch.arange(self._keys.shape[2], device=q.device)
         before, new = (place < self._count)[:, None], (place == self._count)[:, None]
         keys, values = (
-            torch.where(new, own, torch.where(before, past, 0))  # what has no token may be anything
+            torch.where(new, own, torch.where(before, past, 0)).float()[:, :, None]  # no token: it may be anything
             for own, past in ((k, self._keys), (v, self._values))
         )
         seen = place <= self._count
         if self._window:
             seen = seen & (place > self._count - self._window)
-        grouped = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
-        found = torch.nn.functional.scaled_dot_product_attention(
-            grouped, keys, values, attn_mask=seen[None, None, None]
-        )
-        return found.reshape(q.shape[0], 1, -1)
+        grouped = q.reshape(q.shape[0], k.shape[1], -1, 1, q.shape[3]).float() * q.shape[3] ** -0.5  # by the key's head
+        scores = (grouped * keys).sum(-1).masked_fill(~seen, float("-inf"))
+        found = (torch.softmax(scores, dim=-1)[..., None] * values).sum(-2)
+        return found.to(q.dtype).reshape(q.shape[0], 1, -1)
 
 
 class DecoderBlock(TextBlock):

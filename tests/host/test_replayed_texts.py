@@ -18,6 +18,7 @@ from support.scenes.nodes import compiled_clip
 
 from onegraph.backends import cuda_graphs
 from onegraph.host.families import text_blocks
+from onegraph.runtime.graphs.captures import Captures
 from onegraph.runtime.graphs.loaded_graph import LoadedGraph
 from onegraph.runtime.graphs.step_replay import StepReplay
 from onegraph.runtime.obtain.registry import Registry
@@ -43,9 +44,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, fresh_process: Registry) -> list[Step
     monkeypatch.setattr(StepReplay, "__init__", noted)
     monkeypatch.setattr(cuda_graphs, "captured", captured)
     monkeypatch.setattr(text_blocks, "REPLAYED_ON", ("cpu",))
-    monkeypatch.setattr(
-        LoadedGraph, "may_be_captured", property(lambda self: True, lambda self, value: None), raising=False
-    )
+    monkeypatch.setattr(Captures, "possible", property(lambda self: True, lambda self, value: None), raising=False)
     monkeypatch.setattr(LoadedGraph, "launched", lambda self, bound, inputs: bound.runner(*inputs))
     fresh_process.policy = dataclasses.replace(fresh_process.policy, checks_behind_on=("cpu",), checks_share=0.0)
     return found
