@@ -72,9 +72,9 @@ class _Room:
         that is a tensor, and some are chosen by whether the room is a multiple of 16.
         """
         place = torch.arange(self._keys.shape[2], device=q.device)
-        before, new = (place < self._count)[:, None], (place == self._count)[:, None]
+        after, new = (place > self._count)[:, None], (place == self._count)[:, None]
         keys, values = (
-            torch.where(new, own, torch.where(before, past, 0)).float()[:, :, None]  # no token: it may be anything
+            torch.where(new, own, past.masked_fill(after, 0)).float()[:, :, None]  # what is after may be anything
             for own, past in ((k, self._keys), (v, self._values))
         )
         seen = place <= self._count
