@@ -62,6 +62,7 @@ class Facts:
     compile_seconds: float = 0.0
     created: str = ""
     made_by: str = ""
+    unmeasured: bool = False
     to_eager: float | None = None
     speedup: float | None = None
 
@@ -193,6 +194,7 @@ def _facts(folder: Path, size: int, signer: Signer) -> Facts | None:
         compile_seconds=manifest.compile_seconds,
         created=manifest.created,
         made_by=manifest.made_by,
+        unmeasured=manifest.unmeasured,
         to_eager=max(used.checked.values(), default=None),
         speedup=used.speedup,
     )

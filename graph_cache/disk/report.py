@@ -66,6 +66,7 @@ class Description(Strict):
     compile_seconds: float
     created: str
     made_by: str
+    unmeasured: bool
     used: str
     restores: int
     pinned: bool
@@ -97,6 +98,7 @@ def describe(entry: Listed) -> Description:
         compile_seconds=facts.compile_seconds,
         created=facts.created,
         made_by=facts.made_by,
+        unmeasured=facts.unmeasured,
         used=used_at(entry),
         restores=entry.uses,
         pinned=entry.pinned,

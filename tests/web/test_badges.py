@@ -369,3 +369,26 @@ def heap(front: Front) -> int:
     used = session.send("Runtime.getHeapUsage")["usedSize"]
     session.detach()
     return int(used)
+
+
+def test_the_share_of_a_prompt_that_ran_compiled(front: Front, workflow: object, queued: Callable[[], str]) -> None:
+    """Of the last prompt of the open workflow, once it is over; a prompt of another page tells nothing."""
+
+    def runs(prompt: str, milliseconds: int) -> None:
+        for event, timestamp in (("execution_start", 1000), ("execution_success", 1000 + milliseconds)):
+            front.evaluate(
+                "([event, detail]) => window.comfyAPI.api.api.dispatchEvent(new CustomEvent(event, {detail}))",
+                [event, {"prompt_id": prompt, "timestamp": timestamp}],
+            )
+
+    front.show_tab()
+    front.page.get_by_role("tab", name="Workflow").click()
+    share = front.page.locator(".og-workflow > p").first
+    expect(share).to_be_hidden()
+    show(front, {"state": "restored", "compiled_s": 9.0}, "a stranger's")
+    runs("a stranger's", 9000)
+    expect(share).to_be_hidden()
+    prompt = queued()
+    show(front, {"state": "restored", "compiled_s": 6.2}, prompt)
+    runs(prompt, 8000)
+    expect(share).to_have_text("Models ran compiled for 6.2 s of the last prompt's 8 s (78 %).")

@@ -24,6 +24,7 @@ const known = new Map();
 const watchers = new Set();
 const said = new Map(); // node id -> {prompt, text}, what the server told last
 const looks = new WeakMap(); // node -> the look that was made last, and of what
+const ran = new WeakMap(); // workflow -> {prompt, seconds}, the last one that this page queued
 let events = 0; // how often the server told of a badge
 let questions = 0; // how often this page asked for all
 let shown = true;
@@ -95,6 +96,20 @@ export async function load() {
 /** A prompt has ended, or begun: the server tells of those that were to call a model whether they still do. */
 export function queueChanged() {
   if ([...known.values()].flat().some(({ badge }) => badge.state === "waiting")) void load();
+}
+
+/** A prompt has run to its end. */
+export function ended(prompt, taken) {
+  const workflow = host.workflowOf(prompt);
+  if (typeof workflow === "object" && workflow) ran.set(workflow, { prompt, taken });
+  for (const handler of watchers) handler();
+}
+
+/** Seconds that the open workflow's last prompt took, and those in which its models ran compiled; null: none ran. */
+export function share() {
+  const { prompt, taken } = ran.get(host.openWorkflow()) ?? {};
+  const all = [...known.values()].flat().filter((one) => one.prompt === prompt);
+  return prompt && all.length ? { taken, compiled: all.reduce((sum, { badge }) => sum + (badge.compiled_s ?? 0), 0) } : null;
 }
 
 export function heard(told) {

@@ -49,6 +49,7 @@ export function facts(entry) {
     ["toEager", entry.to_eager != null && entry.to_eager.toExponential(1)],
     ["compileTime", entry.compile_seconds ? seconds(entry.compile_seconds) : null],
     ["created", entry.created && moment(entry.created)],
+    ["kernels", entry.unmeasured && t("unmeasured")],
     ["madeBy", entry.made_by && `OneGraph ${entry.made_by}`],
     ["signature", entry.signed],
     ["key", entry.key],

@@ -61,6 +61,15 @@ export function listen(type, handler) {
   return () => api.removeEventListener(type, heard);
 }
 
+/** Follow prompts that run to their end: `handler(prompt, seconds)`. One runs at a time. */
+export function followRuns(handler) {
+  let running = {};
+  listen("execution_start", (begun) => (running = begun));
+  listen("execution_success", ({ prompt_id: prompt, timestamp }) => {
+    if (running.prompt_id === prompt && timestamp) handler(String(prompt), (timestamp - running.timestamp) / 1000);
+  });
+}
+
 /** The open workflow as it would be queued. */
 export async function promptOfGraph() {
   return (await app.graphToPrompt()).output;

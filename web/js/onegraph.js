@@ -47,6 +47,7 @@ async function setup() {
   host.addTab({ title: "onegraph.title", tooltip: "onegraph.tooltip", icon: "pi pi-bolt", render, destroy });
   host.onLanguage(languageChanged);
   host.followPrompts(badges.promptKnown);
+  host.followRuns(badges.ended);
   host.listen("onegraph.badge", badges.heard);
   host.listen("onegraph.text", badges.heardText);
   host.listen(host.QUEUE, badges.queueChanged);

@@ -1,6 +1,7 @@
 // The sidebar tab "OneGraph": what is cached, what it costs and saved, and what can be done with it.
 
 import * as actions from "./actions.js";
+import { watch } from "./badges.js";
 import { bakeWorkflow } from "./bake.js";
 import * as client from "./client.js";
 import { Detail } from "./detail.js";
@@ -65,6 +66,7 @@ export class Tab {
       () => removeEventListener("resize", resized),
       () => observed.disconnect(),
       host.listen("onegraph.graphs", () => this.#later()),
+      watch(() => this.workflow.drawShare()),
       host.listen(host.LOST, () => this.#failed(new client.ServerGone())),
       host.listen(host.BACK, () => this.reload()),
     ];

@@ -1,11 +1,12 @@
 // The view "Workflow": the models that the open workflow samples, and what can be done with it.
 
+import { share } from "./badges.js";
 import * as client from "./client.js";
 import { button, el, fill } from "./dom.js";
 import { chip } from "./entries.js";
 import * as host from "./host.js";
 import { insertIntoFiles, insertIntoOpen } from "./insert.js";
-import { t } from "./strings.js";
+import { number, seconds, t } from "./strings.js";
 
 const COLOURS = { hit: "good", miss: "none", recorded: "none", refused: "warn", unknown: "none" };
 
@@ -14,6 +15,7 @@ export class Workflow {
   constructor({ failed }) {
     this.failed = failed;
     this.asked = 0;
+    this.share = el("p.og-muted", { role: "status" });
     this.message = el("div.og-muted", { role: "status" });
     this.list = el("ul.og-models-list", { "aria-label": t("workflow.list") });
     this.input = el("input", { type: "file", accept: ".json,application/json", multiple: true, hidden: true, onchange: () => this.#files(this.input.files) });
@@ -25,12 +27,13 @@ export class Workflow {
       this.input,
     );
     this.insert = button(t("insert.command"), () => insertIntoOpen(), { kind: "primary", name: "plus", extra: { "data-action": "insert" } });
-    this.element = el("div.og-pane.og-workflow", {}, this.insert, this.message, this.list, this.drop);
+    this.element = el("div.og-pane.og-workflow", {}, this.insert, this.share, this.message, this.list, this.drop);
   }
 
   /** Ask for the models of the workflow that is open now. */
   async load() {
     const asked = (this.asked += 1);
+    this.drawShare();
     try {
       const found = await client.explain(await host.graphAsSaved());
       if (asked !== this.asked) return;
@@ -45,6 +48,16 @@ export class Workflow {
       if (error instanceof client.RouteError) fill(this.message, el("p", {}, error.message));
       else this.failed(error);
     }
+  }
+
+  /** Show for how long of the last prompt's time its models ran compiled. */
+  drawShare() {
+    const found = share();
+    this.share.hidden = !found;
+    if (!found) return;
+    const { taken, compiled } = found;
+    const part = `${number(Math.round((100 * Math.min(compiled, taken)) / Math.max(taken, 1e-3)))} %`;
+    this.share.textContent = t("workflow.share", { compiled: seconds(compiled), taken: seconds(taken), share: part });
   }
 
   #over(event, over) {
