@@ -165,9 +165,6 @@ def why_slow(user: User, slow: workflows.Prompt) -> Walk:
 
 def free_disk(user: User) -> Walk:
     walk = Walk("free disk")
-    user.server.stop()  # a graph that ran stays loaded, and is not deleted
-    user.start()
-    walk.commands += 1
     user.tab(walk)
     walk.click(user.front.page.locator(".og-row").first)
     walk.click(user.front.page.locator(".og-detail [data-action=delete]"))

@@ -17,6 +17,7 @@ from ...graph_cache.entry import Entry as Stored
 from ...graph_cache.entry import read
 from ...graph_cache.integrity import Sound, describe
 from ...runtime.obtain.registry import registry
+from ..weights.host_memory import queue_is_idle
 from . import model_files
 from .answers import GraphRequest, Refusal
 from .models import ActionResult, DetailedGraph, Details, Entry, File, Graphs, ListOfGraphs, Prune, PruneResult
@@ -26,7 +27,7 @@ _UNKNOWN = Refusal(404, reasons.UnknownGraph())
 # What becomes of an entry that is to be removed.
 _REMOVED = {
     "removed": "Copies beside models stay.",
-    "used": "A process uses the graph, so it stays. Restart ComfyUI, or end that process, then delete it.",
+    "used": "A process uses the graph, so it stays. Wait for an empty queue, or end the other ComfyUI, then delete it.",
     "gone": "The graph was gone already.",
     "kept": "The graph stays, since it is not this user's to remove or its folder cannot be written.",
 }
@@ -161,8 +162,12 @@ def _mark(one: Listed, how: str, text: str) -> tuple[str, str, bool]:
 
 @_on_one
 def delete(one: Listed) -> tuple[str, str, bool]:
-    """POST graphs/{id}/delete: also a pinned one, unless a process uses it."""
-    how = registry().store.disk.delete(one)
+    """POST graphs/{id}/delete: also a pinned one, unless another process uses it, or a prompt that runs may."""
+    disk = registry().store.disk
+    how = disk.delete(one)
+    if how == "used" and queue_is_idle():  # what ran stays loaded
+        registry().eviction.close(one.path)
+        how = disk.delete(one)
     return how, _REMOVED[how], how in ("removed", "gone")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from pathlib import Path
 
 from ...common import memory, reasons
 from ...common.log import logger
@@ -31,6 +32,13 @@ class Eviction:
         """Bytes that loaded graphs hold besides the weights, with what closed ones did not release."""
         self._closed = [graph for graph in self._closed if graph.held_bytes]
         return sum(graph.held_bytes for graph in (*self._closed, *dict(self._graphs).values()))
+
+    def close(self, folder: Path) -> None:
+        """Close the graphs that were loaded from a folder, which somebody wants to delete."""
+        for slot, graph in dict(self._graphs).items():
+            if graph.entry.folder == folder and self._graphs.pop(slot, None) is graph:
+                graph.close()
+                self._closed.append(graph)
 
     def make_room(self, request: Request, entry: Entry) -> Reason | None:
         """Close the graphs that were not used for longest until this one fits; else why it does not."""

@@ -224,11 +224,26 @@ def test_a_state_that_no_graph_has_is_refused(running: server.Server) -> None:
         assert ask(running, "GET", f"graphs?state={urllib.parse.quote(state)}&limit=0")[0] == 200
 
 
-def test_a_graph_in_use_stays(running: server.Server, models: Path) -> None:
+def test_a_graph_that_ran_is_deleted_once_nothing_runs(running: server.Server) -> None:
+    """While a prompt runs or waits it stays. What was closed is restored from another copy, or not at all."""
+    assert running.run(txt2img(seed=8)).status == "success"
     (entry,) = get(running, f"graphs?model={STEM}&component=unet")["entries"]
+    assert entry["in_use"]
+    long = workflows.with_inputs(txt2img(seed=9), "KSampler", steps=5000)
+    running.post("/prompt", {"prompt": long, "client_id": "somebody"})
     kept = post(running, f"graphs/{entry['id']}/delete")
     assert (kept["done"], kept["code"], kept["entry"]["id"]) == (False, "used", entry["id"])
-    assert [*models.glob("models/checkpoints/*.graphs/*/unet/*/manifest.json")]
+    until = time.monotonic() + 60
+    while (queue := running.get("/queue"))["queue_running"] or queue["queue_pending"]:
+        running.post("/interrupt", {})
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    deleted = post(running, f"graphs/{entry['id']}/delete")
+    assert (deleted["done"], deleted["code"], deleted["entry"]) == (True, "removed", None)
+    assert not get(running, f"graphs?model={STEM}&component=unet")["entries"]
+    assert running.run(txt2img(seed=10, when_missing="eager")).status == "success"
+    (told,) = get(running, "badges")["badges"]
+    assert told["badge"]["calls"] == 3 and {one["code"] for one in told["badge"]["reasons"]} <= {"no_graph"}
 
 
 def test_the_budget_is_a_setting(running: server.Server, home: Path) -> None:
