@@ -41,7 +41,7 @@ class CaptureTrials:
     def start(self, device: torch.device) -> None:
         """Begin the next trial, of a graph whose first use is over, where there is room. Called when a run ends."""
         busy = self._thread is not None and self._thread.is_alive()
-        if busy or not self._waiting or memory.unused_bytes(device) < _ROOM:
+        if busy or not self._waiting or memory.available_bytes(device) < _ROOM:
             return
         self._waiting = [(request, graph) for request, graph in self._waiting if graph.retired is None]
         used = next((one for one in self._waiting if one[1].first_use.result.compiled_ms is not None), None)

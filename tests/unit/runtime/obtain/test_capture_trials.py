@@ -40,7 +40,7 @@ class Trials:
         self.room = 4 << 30
         self.of = CaptureTrials(None)  # type: ignore[arg-type]  # the store is the child's
         monkeypatch.setattr(capture_trials, "load_in_child", self.child)
-        monkeypatch.setattr(memory, "unused_bytes", lambda device: self.room)
+        monkeypatch.setattr(memory, "available_bytes", lambda device: self.room)
 
     def child(self, *args: Any) -> Tried:
         self.children += 1
