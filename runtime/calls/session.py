@@ -118,7 +118,6 @@ class BlockRun:
             yield
             return
         self._served, self._eager, self._outer = 0, Counter(), outer
-        self._step.begin()
         lasting = contextlib.ExitStack()
         try:
             with self._reported():
@@ -155,6 +154,8 @@ class BlockRun:
         """Have the weights where graphs read them, and blocks' calls come here, as long as `lasting` does."""
         model = self._model()
         assert model is not None  # it is called
+        cls: Any = type(model)  # whose own methods call its blocks, or what somebody has put in their place
+        self._step.begin(allowed=all(code_guard.is_own_method(cls, name) for name in self._client.entries))
         self._weights.begin(self._run, model, lasting)
         self._modulation.begin(self._weights.source)
         slots: list[tuple[torch.nn.Module, Sequence[MethodSlot]]] = []

@@ -58,6 +58,17 @@ class _Call(NamedTuple):
     output: Output
 
 
+class _Results(NamedTuple):
+    """What a replay has computed: each call's results, in memory of this step alone, which counts writes to any."""
+
+    memory: torch.Tensor
+    version: int
+    of: Sequence[Output]
+
+    def are_unwritten(self) -> bool:
+        return self.memory._version == self.version
+
+
 @dataclass(frozen=True)
 class _Captured:
     """A captured step.
@@ -77,14 +88,15 @@ class _Captured:
     given: Sequence[torch.Tensor | None]
     results: torch.Tensor
 
-    def launch(self, inputs: Inputs) -> list[Output]:
-        """Compute a step from what its first call is given; each call's results, in memory of this step alone."""
-        with torch.no_grad():
+    def launch(self, inputs: Inputs) -> _Results:
+        """Compute a step from what its first call is given."""
+        with torch.inference_mode(False), torch.no_grad():  # so that writes are counted, as of no inference tensor
             for own, one in zip(self.given, inputs, strict=True):
                 if own is not None:
                     own.copy_(one)
             self.replay()
-            return _apart(self.results.clone(), [call.output for call in self.calls])
+            memory = self.results.clone()
+            return _Results(memory, memory._version, _apart(memory, [call.output for call in self.calls]))
 
 
 class StepReplay:
@@ -97,19 +109,20 @@ class StepReplay:
         self._before: list[_Call] = []
         self._calls: list[_Call] = []
         self._at = self._bytes = 0  # how many calls this step has had, and of how large results
-        self._results: list[Output] = []  # of a replayed step
+        self._results: _Results | None = None  # of a replayed step
+        self._allowed = True
         self._given: Inputs = ()
         self._kept: list[object] = []  # the memory that a replay reads
         self.replays = 0
 
-    def begin(self) -> None:
-        """Begin a step."""
+    def begin(self, *, allowed: bool = True) -> None:
+        """Begin a step. `allowed`: whether it is known what happens between its calls."""
         self._at = self._bytes = 0
-        self._calls, self._results, self._given, self._kept = [], [], (), []
+        self._calls, self._results, self._given, self._kept, self._allowed = [], None, (), [], allowed
 
     def end(self) -> None:
         """End it: capture it, where it was like the ones before. Never raises."""
-        replayed = 0 < self._at == len(self._results)
+        replayed = self._results is not None and self._at == len(self._results.of)
         calls, before = self._calls, self._before
         whole = 0 < self._at == len(calls)
         self.begin()
@@ -136,13 +149,16 @@ class StepReplay:
             launch: computes it by itself.
         """
         number, self._at = self._at, self._at + 1
+        if not self._allowed:
+            return launch()
         if number == 0 and self._captured is not None and self._replays(self._captured, inputs, held):
             self._given = inputs
             self._results = self._captured.launch(inputs)
             self.replays += 1
-        if number < len(self._results) and self._is_expected(number, bound, inputs):
-            return self._results[number]
-        self._results = []
+        if self._results is not None:
+            if self._is_expected(self._results, number, bound, inputs):
+                return self._results.of[number]
+            self._results = None
         output = launch()
         if self._left and bound.binding is not None:
             self._note(_Call(graph, bound, bound.binding, inputs, output))
@@ -176,20 +192,20 @@ class StepReplay:
             self._kept.append(kept)
         return True
 
-    def _is_expected(self, number: int, bound: BoundRunner, inputs: Inputs) -> bool:
+    def _is_expected(self, results: _Results, number: int, bound: BoundRunner, inputs: Inputs) -> bool:
         """Whether a call is given what the replay has computed with."""
         captured = self._captured
-        if captured is None or bound is not captured.calls[number].bound:
+        if captured is None or number >= len(captured.calls) or bound is not captured.calls[number].bound:
             return False
         sources = captured.sources[number]
-        return len(inputs) == len(sources) and all(map(self._is_source, sources, inputs))
+        if len(inputs) != len(sources) or not results.are_unwritten():
+            return False
+        return all(one is self._expected(results, source) for source, one in zip(sources, inputs, strict=True))
 
-    def _is_source(self, source: int | tuple[int, int] | torch.Tensor, one: torch.Tensor) -> bool:
+    def _expected(self, results: _Results, source: int | tuple[int, int] | torch.Tensor) -> torch.Tensor:
         if isinstance(source, torch.Tensor):
-            return one is source
-        if isinstance(source, int):
-            return one is self._given[source]
-        return one is tensors_of(self._results[source[0]])[source[1]]
+            return source
+        return self._given[source] if isinstance(source, int) else tensors_of(results.of[source[0]])[source[1]]
 
     # Captures -----------------------------------------------------------------------------------------------
 
@@ -206,7 +222,7 @@ class StepReplay:
                 for graph in {id(call.graph): call.graph for call in calls}.values():
                     marked.enter_context(graph.captures.marked())
                 captured = _made(calls, sources)
-                results = zip(captured.launch(calls[0].inputs), calls, strict=True)
+                results = zip(captured.launch(calls[0].inputs).of, calls, strict=True)
                 right = all(cuda_graphs.distance(one, call.output) <= cuda_graphs.TOLERANCE for one, call in results)
         except Exception as error:  # a call must not fail because it could not be made faster
             self._left = 0

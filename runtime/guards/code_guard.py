@@ -81,6 +81,14 @@ def foreign_method(module: torch.nn.Module) -> FunctionReplaced | None:
     return None
 
 
+def is_own_method(cls: type, name: str) -> bool:
+    """Tell whether a class's method, and all that it wraps, stands in the package of the class."""
+    owner = next((base for base in cls.__mro__ if name in vars(base)), None)
+    if owner is None:
+        return False
+    return is_defined_in(underlying_function(vars(owner)[name]), owner.__module__.partition(".")[0])
+
+
 def custom_node(function: Any) -> str:
     """Name the custom node pack that a function comes from, else its file or folder; empty where nobody can tell."""
     chain = [*unwrap_chain(function)]

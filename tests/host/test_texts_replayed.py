@@ -7,6 +7,7 @@ tests/gpu has the same with CUDA graphs.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -110,3 +111,21 @@ def test_a_hook_on_a_block_in_the_midst_of_a_text(steps: list[StepReplay], monke
         patched.setattr(cls, "sample_token", hooking)
         assert check(fast, clip, 9, 24, do_sample=False) != unchanged
     assert steps[-1].replays > 5
+
+
+def test_another_packs_forward_around_the_blocks(steps: list[StepReplay], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows what it does between them: all are launched."""
+    clip, fast = texts.load("qwen 3"), compiled_clip(texts.load("qwen 3"))
+    cls: Any = type(clip.cond_stage_model.text.transformer.model)
+    own = cls.forward
+
+    @functools.wraps(own)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return own(self, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cls, "forward", forward)
+        check(fast, clip, 9, 24, do_sample=False)
+    assert not steps[-1].replays
+    check(fast, clip, 9, 24, do_sample=False)
+    assert steps[-1].replays > 10

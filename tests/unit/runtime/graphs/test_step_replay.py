@@ -219,3 +219,22 @@ def test_an_input_of_unknown_origin_is_not_captured() -> None:
         return x
 
     assert [launched(model, between=between) for _ in range(_ALIKE + 2)] == [BLOCKS] * (_ALIKE + 2)
+
+
+def test_a_result_that_is_written_to_is_computed_with(model: Model) -> None:
+    """In the midst of a step, in place: the tensor is the same object then. ComfyUI computes in inference mode."""
+
+    def between(number: int, x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1) if number == 2 else x
+
+    with torch.inference_mode():
+        assert launched(model, between=between) == 1
+        assert launched(model) == 0
+
+
+def test_where_something_unknown_happens_between_calls_nothing_is_replayed(model: Model) -> None:
+    begin = model.step.begin
+    model.step.begin = lambda: begin(allowed=False)  # type: ignore[method-assign]
+    assert launched(model) == BLOCKS
+    model.step.begin = begin  # type: ignore[method-assign]
+    assert launched(model) == 0
