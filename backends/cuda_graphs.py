@@ -194,8 +194,8 @@ class CudaGraphs:
         """Tell whether such a call can be captured and its replay is right. May take the process down."""
         if inputs[0].device.type != "cuda":
             return False
-        expected = self._function(*inputs)
         try:
+            expected = self._function(*inputs)
             return distance(self._capture(inputs).replay(inputs), expected) <= TOLERANCE
         except Exception:
             log.exception("a call could not be captured as a CUDA graph")

@@ -126,7 +126,8 @@ class BlockRun:
                 yield
             finally:
                 with self._reported():
-                    self._step.end()
+                    self._step.end()  # while the weights are in place
+                with self._reported():
                     lasting.close()
             with self._reported():
                 model = self._model()

@@ -20,23 +20,33 @@ class Captures:
 
     Args:
         trials: which calls pay to be replayed.
-        possible: whether calls can be captured, as a process has shown that may die of it.
+        shown: whether calls can be captured, as a process has shown that may die of it.
+        permitted: whether they may be, if they can.
         alone: whether there is one runner.
         marker: while what it gives lasts, a crash is a capture's.
 
     Attributes:
-        possible: as the argument; a step of several graphs' calls may be captured then, too.
+        possible: whether calls are captured; a step of several graphs' calls may be, too.
+        permitted: as the argument.
     """
 
     def __init__(
-        self, cuda_graphs: CudaGraphs | None, trials: Trials, possible: bool, alone: bool, marker: Marker
+        self,
+        cuda_graphs: CudaGraphs | None,
+        trials: Trials,
+        *,
+        shown: bool,
+        permitted: bool,
+        alone: bool,
+        marker: Marker,
     ) -> None:
         self._cuda_graphs = cuda_graphs if alone else None
-        self.possible = possible
+        self.permitted = permitted
+        self.possible = shown and permitted
         self.marked = marker
         if cuda_graphs is not None:
             cuda_graphs.trials = trials
-            if not (possible and alone):
+            if not (self.possible and alone):
                 cuda_graphs.forbid()
 
     @property
@@ -46,8 +56,8 @@ class Captures:
 
     def allow(self) -> None:
         """Capture calls from now on: it was shown that they can be."""
-        self.possible = True
-        if self._cuda_graphs is not None:
+        self.possible = self.permitted
+        if self.possible and self._cuda_graphs is not None:
             self._cuda_graphs.allow()
 
     def prepare(self, device: torch.device) -> None:

@@ -84,8 +84,7 @@ class LoadedGraph:
         self.retired: Reason | None = None
         self.fresh = True  # not called yet in this process
         self.instead_of: Reason | None = None  # why one that was there could not be loaded
-        code = entry.manifest.code
-        self.code = code_guard.CodeGuard(code) if code is not None else None
+        self.code = code_guard.CodeGuard(entry.manifest.code) if entry.manifest.code is not None else None
         self.used = time.monotonic()
         in_one = options.another is None and request.device.type in options.policy.one_thread_on
         if in_one and runner.cuda_graphs is not None:  # OneFlow keeps its own account of threads
@@ -101,11 +100,12 @@ class LoadedGraph:
         self.first_use = FirstUseCheck(store, entry, options.policy, request.device, request.environment)
         if options.compare_anew:
             self.first_use.result = FirstUse(environment=request.environment)
-        marked, markers = functools.partial(store.markers.capturing, entry.folder), store.markers
-        worked = entry.manifest.cuda_graphs or bool(self.first_use.result.captured)
-        possible = worked and options.policy.captures and not markers.died_while_capturing(entry.folder)
-        alone = options.another is None
-        self.captures = Captures(runner.cuda_graphs, self.first_use, possible, alone, marked)
+        self.captures = Captures(
+            runner.cuda_graphs, self.first_use, alone=options.another is None,
+            shown=entry.manifest.cuda_graphs or bool(self.first_use.result.captured),
+            permitted=options.policy.captures and not store.markers.died_while_capturing(entry.folder),
+            marker=functools.partial(store.markers.capturing, entry.folder),
+        )  # fmt: skip
         self._checks_behind = request.device.type in options.policy.checks_behind_on
         self._checks = SpotChecks(self.shapes, self.device, self.first_use, options.policy.checks_share)
 

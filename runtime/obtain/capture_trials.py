@@ -35,7 +35,7 @@ class CaptureTrials:
         """Note a graph that was loaded: it waits for a trial, if it was baked and nobody has tried here."""
         whole = graph.entry.manifest.call_rules is None  # blocks' calls are captured by themselves nowhere
         untried = graph.entry.manifest.unmeasured and graph.first_use.result.captured is None
-        if whole and untried and request.device.type == "cuda":
+        if whole and untried and graph.captures.permitted and request.device.type == "cuda":
             self._waiting.append((request.without_module(), graph))
 
     def start(self, device: torch.device) -> None:

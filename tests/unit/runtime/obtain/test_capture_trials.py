@@ -19,10 +19,13 @@ GPU = torch.device("cuda", 0)
 class Graph:
     """A baked graph that was called once."""
 
-    def __init__(self, *, unmeasured: bool = True, call_rules: Any = None, captured: bool | None = None) -> None:
+    def __init__(
+        self, *, unmeasured: bool = True, call_rules: Any = None, captured: bool | None = None, permitted: bool = True
+    ) -> None:
         self.retired: Any = None
         self.noted: list[bool] = []
         self.allowed = 0
+        self.captures = SimpleNamespace(permitted=permitted)
         self.entry = SimpleNamespace(manifest=SimpleNamespace(unmeasured=unmeasured, call_rules=call_rules))
         result = SimpleNamespace(captured=captured, compiled_ms=1.0)
         self.first_use = SimpleNamespace(result=result, note_captured=self.noted.append)
@@ -108,7 +111,9 @@ def test_a_graph_that_is_no_more(trials: Trials) -> None:
     assert trials.run(graph) == (0, [], 0)
 
 
-@pytest.mark.parametrize("how", [{"unmeasured": False}, {"call_rules": {}}, {"captured": True}, {"captured": False}])
+@pytest.mark.parametrize(
+    "how", [{"unmeasured": False}, {"call_rules": {}}, {"captured": True}, {"captured": False}, {"permitted": False}]
+)
 def test_graphs_that_need_no_trial(trials: Trials, how: dict[str, Any]) -> None:
     assert trials.run(Graph(**how)) == (0, [], 0)
 
