@@ -72,44 +72,56 @@ def test_tokens_are_those_of_eager(name: str, steps: list[StepReplay], fresh_pro
     assert counters.compiles == before and counters.compiled_calls
 
 
-def test_weights_that_change_in_the_midst_of_a_text(steps: list[StepReplay], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def check_changing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
+    """As `check`, of texts of 24 tokens; `change(model, n)` is called at the n-th token of each."""
+
+    def checked(fast: Any, clip: Any, change: Callable[[Any, int], None]) -> list[int]:
+        cls: Any = type(clip.cond_stage_model.text.transformer)
+        sampled, tokens = cls.sample_token, []
+
+        def changing(self: Any, *args: Any, **kwargs: Any) -> Any:
+            tokens.append(1)
+            change(self.model, len(tokens) % 24)
+            return sampled(self, *args, **kwargs)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(cls, "sample_token", changing)
+            return check(fast, clip, 9, 24, do_sample=False)
+
+    return checked
+
+
+def test_weights_that_change_in_the_midst_of_a_text(
+    steps: list[StepReplay], check_changing: Callable[..., list[int]]
+) -> None:
     """In place, and for other tensors, as at a token that a sampler is about to choose."""
     clip, fast = texts.load("qwen 3"), compiled_clip(texts.load("qwen 3"))
     unchanged = check(fast, clip, 9, 24, do_sample=False)
-    cls: Any = type(clip.cond_stage_model.text.transformer)
-    sampled, tokens = cls.sample_token, []
 
-    def changing(self: Any, *args: Any, **kwargs: Any) -> Any:
-        tokens.append(1)
-        if len(tokens) % 24 == 12:
-            self.model.layers[1].mlp.up_proj.weight.mul_(-2)
-        if len(tokens) % 24 == 18:
-            layer = self.model.layers[2].self_attn.o_proj
+    def change(model: Any, token: int) -> None:
+        if token == 12:
+            model.layers[1].mlp.up_proj.weight.mul_(-2)
+        if token == 18:
+            layer = model.layers[2].self_attn.o_proj
             layer.weight = torch.nn.Parameter(layer.weight.detach() * -2, requires_grad=False)
-        return sampled(self, *args, **kwargs)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(cls, "sample_token", changing)
-        changed = check(fast, clip, 9, 24, do_sample=False)
+    changed = check_changing(fast, clip, change)
     assert changed[:12] == unchanged[:12] and changed != unchanged
     assert steps[-1].replays > 10
 
 
-def test_a_hook_on_a_block_in_the_midst_of_a_text(steps: list[StepReplay], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_on_a_block_in_the_midst_of_a_text(
+    steps: list[StepReplay], check_changing: Callable[..., list[int]]
+) -> None:
     clip, fast = texts.load("qwen 3"), compiled_clip(texts.load("qwen 3"))
     unchanged = check(fast, clip, 9, 24, do_sample=False)
-    cls: Any = type(clip.cond_stage_model.text.transformer)
-    sampled, tokens = cls.sample_token, []
 
-    def hooking(self: Any, *args: Any, **kwargs: Any) -> Any:
-        tokens.append(1)
-        if len(tokens) % 24 == 12:
-            self.model.layers[1].register_forward_hook(lambda module, args, result: (-result[0], result[1]))
-        return sampled(self, *args, **kwargs)
+    def change(model: Any, token: int) -> None:
+        if token == 12:
+            model.layers[1].register_forward_hook(lambda module, args, result: (-result[0], result[1]))
 
-    with monkeypatch.context() as patched:
-        patched.setattr(cls, "sample_token", hooking)
-        assert check(fast, clip, 9, 24, do_sample=False) != unchanged
+    assert check_changing(fast, clip, change) != unchanged
     assert steps[-1].replays > 5
 
 
