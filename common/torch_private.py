@@ -56,6 +56,11 @@ def require(what: str) -> Any:
 _required = functools.cache(require)  # for what each call of a graph asks
 
 
+def writes_to(tensor: torch.Tensor) -> int | None:
+    """How often a tensor, its views or what it is a view of were written to in place; None: an inference tensor."""
+    return None if tensor.is_inference() else int(tensor._version)
+
+
 def without_class(tensor: torch.Tensor) -> torch.Tensor:
     """Return a plain tensor over the memory of one whose class gives its operations another meaning.
 

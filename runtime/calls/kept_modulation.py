@@ -20,6 +20,7 @@ import torch
 from ...common import reasons
 from ...common.reasons import Reason
 from ...common.refused import Refused
+from ...common.torch_private import writes_to
 from ...signature.call_rules import Attention
 from ...signature.call_tree import OPTIONS, Form, UnknownArgumentError, flatten, is_function, rebuild
 from ...signature.modulation import GIVEN, Given, watching
@@ -269,7 +270,7 @@ class KeptModulation:
 
     def _bits(self, tensor: torch.Tensor, options: Any) -> Any:
         """What a tensor holds. It is read once in a step, if nobody can have written to it since."""
-        version = None if tensor.is_inference() else tensor._version
+        version = writes_to(tensor)
         known = self._read.get(id(tensor))
         unwritten = known is not None and known[1] == version
         if known is not None and unwritten and self._steps > 1 and not self._changes and not _has_functions(options):

@@ -20,6 +20,7 @@ from ...common.errors import in_brief
 from ...common.log import logger
 from ...common.outputs import Output, output_of, tensors_of
 from ...common.reasons import Reason
+from ...common.torch_private import writes_to
 from .binding import Binding, Held
 from .bound_runners import BoundRunner
 from .captures import Captures
@@ -62,11 +63,11 @@ class _Results(NamedTuple):
     """What a replay has computed: each call's results, in memory of this step alone, which counts writes to any."""
 
     memory: torch.Tensor
-    version: int
+    version: int | None
     of: Sequence[Output]
 
     def are_unwritten(self) -> bool:
-        return self.memory._version == self.version
+        return writes_to(self.memory) == self.version
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class _Captured:
                     own.copy_(one)
             self.replay()
             memory = self.results.clone()
-            return _Results(memory, memory._version, _apart(memory, [call.output for call in self.calls]))
+            return _Results(memory, writes_to(memory), _apart(memory, [call.output for call in self.calls]))
 
 
 class StepReplay:
