@@ -11,7 +11,7 @@ import typer
 
 from . import child
 from .output import Json, print_either, print_json, print_line
-from .paths import comfyui_in, existing_file
+from .paths import comfyui_in, workflow_file
 from .workflow import explain_workflow
 
 WOULD_NOT_HIT = 3  # exit code
@@ -39,7 +39,10 @@ _TO_DO = {
 
 
 def explain(
-    target: Annotated[Path, existing_file("A checkpoint or a workflow.", metavar="CHECKPOINT|WORKFLOW.json")],
+    target: Annotated[
+        Path,
+        workflow_file("A checkpoint, a workflow, or one of ComfyUI's templates.", metavar="CHECKPOINT|WORKFLOW.json"),
+    ],
     comfyui: ComfyUI = None,
     backend: Annotated[str, typer.Option(help="Of a checkpoint: the backend that is chosen on the node.")] = "auto",
     cpu: Annotated[bool, typer.Option("--cpu", help="For the CPU although there is a GPU.")] = False,

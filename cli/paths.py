@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,24 @@ SharedFolders = Annotated[list[Path] | None, typer.Argument(callback=only_folder
 def existing_file(about: str, **more: Any) -> Any:
     """Describe an argument that is a file and not empty, as a download leaves one that never began."""
     return typer.Argument(callback=_file, help=about, **more)
+
+
+def workflow_file(about: str, **more: Any) -> Any:
+    """Describe an argument that is such a file, or the name of one of ComfyUI's templates."""
+    return typer.Argument(
+        callback=lambda path: _file(path if path.exists() else _template(path) or path), help=about, **more
+    )
+
+
+def _template(name: Path) -> Path | None:
+    """The workflow of a template, from the package that ComfyUI has them from."""
+    if name.name != str(name):
+        return None
+    try:
+        templates = import_module("comfyui_workflow_templates")
+        return Path(templates.get_asset_path(name.name, f"{name.name}.json"))
+    except (ImportError, KeyError, FileNotFoundError):
+        return None
 
 
 def _file(path: Path) -> Path:

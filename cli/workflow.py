@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 from .output import Json, counted, print_error, print_json, print_line
-from .paths import comfyui_in, existing_file
+from .paths import comfyui_in, workflow_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -56,8 +56,9 @@ class TrialResult:
 def bake(
     workflow: Annotated[
         Path,
-        existing_file(
-            "A workflow (.json) as the editor saves or exports it, a plan (.toml), or with --target a model.",
+        workflow_file(
+            "A workflow (.json) as the editor saves or exports it, the name of one of ComfyUI's templates, a plan "
+            "(.toml), or with --target a model.",
             metavar="WORKFLOW",
         ),
     ],
