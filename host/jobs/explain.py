@@ -59,16 +59,17 @@ class Finding:
 
 
 def explain(task: ExplainTask) -> list[Finding]:
-    """Look up the graphs of a checkpoint's model and VAE. ComfyUI must be booted."""
+    """Look up the graphs of a checkpoint's model, VAE and text models. ComfyUI must be booted."""
     import comfy.sd
     import folder_paths
 
     path = Path(task.checkpoint)
     folders, kinds = folder_paths.folder_names_and_paths["checkpoints"]
     folder_paths.folder_names_and_paths["checkpoints"] = ([*dict.fromkeys([*folders, str(path.parent)])], kinds)
-    loaded = comfy.sd.load_checkpoint_guess_config(str(path), output_vae=True, output_clip=False)
-    model, vae = loaded[0], loaded[2]
-    return [*model_findings(model, path, task.backend), *(_vae(vae, path, task.backend) if vae is not None else ())]
+    model, clip, vae = comfy.sd.load_checkpoint_guess_config(str(path), output_vae=True, output_clip=True)[:3]
+    findings = [*model_findings(model, path, task.backend)]
+    findings += _vae(vae, path, task.backend) if vae is not None else ()
+    return [*findings, *(text_findings(clip, path, task.backend) if clip is not None else ())]
 
 
 def model_findings(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
@@ -82,16 +83,24 @@ def model_findings(patcher: Any, path: Path, backend: str) -> Iterator[Finding]:
     from ...common.reasons import Reason
     from ...compiler.blocks.repeated import repeated_blocks
     from ...graph_cache.model_hash import ModelSource, hash_file
+    from ...runtime.calls.requests import COMPONENT
     from ..calls.component import NodeComponent
     from ..families import MODELS, family_of
 
     module, source = patcher.model.diffusion_model, ModelSource(path, hash_file(path))
     family = family_of(module, MODELS)
     if isinstance(family, Reason):
-        if repeated_blocks(module):
-            yield from _blocks(patcher, module, backend, source)
-        else:
+        if not repeated_blocks(module):
             yield Finding("model", "refused", code=family.code, text=family.text)
+            return
+        found = [*_blocks(patcher, module, "diffusion_model.", backend, source)]
+        yield from found
+        if not found:
+            text = (
+                "no graph of these blocks is cached; a run records its first calls, and compiles one for each kind of "
+                "block"
+            )
+            yield Finding(COMPONENT, "recorded", code="no_graph", text=text)
         return
     yield from _whole(NodeComponent(family, None, source), module, patcher, patcher, backend)
 
@@ -125,7 +134,17 @@ def _vae(vae: Any, path: Path, backend: str) -> Iterator[Finding]:
         yield from _whole(NodeComponent(family, None, source, half), module, vae.patcher, vae, backend)
 
 
-def _blocks(patcher: Any, module: Any, backend: str, source: Any) -> Iterator[Finding]:
+def text_findings(clip: Any, path: Path, backend: str) -> Iterator[Finding]:
+    """Graphs of a checkpoint's text models. Few workflows compile these: what is not there is not missed."""
+    from ...graph_cache.model_hash import ModelSource, hash_file
+    from ..families.text_blocks import text_models
+
+    source = ModelSource(path, hash_file(path))
+    for prefix, module in text_models(clip.cond_stage_model).items():
+        yield from _blocks(clip.patcher, module, prefix, backend, source)
+
+
+def _blocks(patcher: Any, module: Any, prefix: str, backend: str, source: Any) -> Iterator[Finding]:
     """Graphs of blocks that the store has: which others a run needs only its calls tell."""
     from ...runtime.calls.requests import COMPONENT, stored_requests
     from ...runtime.guards.guard_cache import GuardCache
@@ -134,15 +153,9 @@ def _blocks(patcher: Any, module: Any, backend: str, source: Any) -> Iterator[Fi
     from ..comfyui.options import ModelNodeOptions
 
     options = ModelNodeOptions(backend, "any size", "eager")
-    component = NodeComponent(Blocks(), None, source)
-    client = HostBlockClient(component, options, module, "diffusion_model.", patcher.load_device)
-    stored = [*stored_requests(client, module, patcher.load_device, GuardCache())]
-    yield from (_judge(COMPONENT, request) for request, _ in stored)
-    if not stored:
-        text = (
-            "no graph of these blocks is cached; a run records its first calls, and compiles one for each kind of block"
-        )
-        yield Finding(COMPONENT, "recorded", code="no_graph", text=text)
+    client = HostBlockClient(NodeComponent(Blocks(), None, source), options, module, prefix, patcher.load_device)
+    for request, _ in stored_requests(client, module, patcher.load_device, GuardCache()):
+        yield _judge(COMPONENT, request)
 
 
 def _judge(component: str, request: Any) -> Finding:
