@@ -56,17 +56,6 @@ def of_form(form: Form) -> Callable[[Sequence[Leaf]], bool]:
     return fits
 
 
-def matcher(form: Form) -> Callable[[Any], list[Leaf] | None]:
-    """Return a function that gives the leaves of a value of this form, and None for any other."""
-    leaves_of, fits = structured(form), of_form(form)
-
-    def matched(value: Any) -> list[Leaf] | None:
-        leaves = leaves_of(value)
-        return leaves if leaves is not None and fits(leaves) else None
-
-    return matched
-
-
 def finisher(
     form: Form, aliases: Sequence[int | Rule | None], mutated: Sequence[int], symbols: Sequence[LeafDim] = ()
 ) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]:

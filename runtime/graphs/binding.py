@@ -26,12 +26,6 @@ from ...common.torch_private import own_parameters, parameter_tables, without_cl
 from ...compiler.composite_weights import MEMORY, PLAIN, as_read
 
 
-def weight_table(module: torch.nn.Module, prefix: str = "") -> tuple[TensorMeta, ...]:
-    """Every parameter and buffer of `module` as the compiled code will rely on it, names prefixed."""
-    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return tuple(TensorMeta.of(prefix + n, t) for n, t in named)
-
-
 @dataclass(frozen=True)
 class _Elsewhere:
     """A weight that is no parameter of its module: a buffer, a plain attribute, or one tensor of a composite weight.

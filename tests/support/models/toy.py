@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from onegraph.backends import get, rebuilder
+from onegraph.common.tensor_meta import TensorMeta
 from onegraph.compiler.code import fingerprint
 from onegraph.compiler.process.job import ClientModule
 from onegraph.graph_cache.key import GraphKey
@@ -35,6 +36,12 @@ class Toy(torch.nn.Module):
     def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         h = torch.nn.functional.silu(self.inner(x))
         return self.out(h + self.mix(context).mean(1)[:, :, None, None] * self.heads)
+
+
+def weight_table(module: torch.nn.Module, prefix: str = "") -> tuple[TensorMeta, ...]:
+    """Every parameter and buffer of a module as compiled code will rely on it, names prefixed."""
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return tuple(TensorMeta.of(prefix + name, tensor) for name, tensor in named)
 
 
 class Fixed(Toy):

@@ -210,7 +210,9 @@ def test_a_file_is_taken_and_an_empty_one_refused(store: Store, tmp_path: Path) 
     assert done.exit_code == 2 and "is empty" in done.output
 
 
-@pytest.mark.parametrize(("name", "said"), [("image_z_image_turbo", "sm_1 is not known"), ("no_such", "does not exist")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("image_z_image_turbo", "sm_1 is not known"), ("no_such", "does not exist")]
+)
 def test_a_workflow_may_be_a_template_of_comfyuis(store: Store, name: str, said: str) -> None:
     done = onegraph(store, "bake", name, "--target", "sm_1")
     assert done.exit_code == 2 and said in done.output

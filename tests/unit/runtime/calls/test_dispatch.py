@@ -23,7 +23,6 @@ from onegraph.graph_cache.publish import NewEntry
 from onegraph.graph_cache.store import Store
 from onegraph.runtime.calls.dispatch import Call, Dispatcher, Substituted
 from onegraph.runtime.calls.run import Run
-from onegraph.runtime.graphs import binding
 from onegraph.runtime.obtain import registry
 from onegraph.runtime.obtain.registry import Registry
 from onegraph.runtime.policy import ANY_SPEED
@@ -95,7 +94,7 @@ class World:
         self.originals = 0
 
     def publish(self) -> None:
-        constants = binding.weight_table(self.module, toy.PREFIX)
+        constants = toy.weight_table(self.module, toy.PREFIX)
         new = NewEntry("any size", ("graph.aoti",), constants, compile_seconds=1.0, made_by="0.1.0")
         entries.publish(self.engine.store, self.source, self.request.key, new=new)
 

@@ -9,7 +9,7 @@ from support.models import toy
 
 from onegraph.common.refused import Refused
 from onegraph.common.tensor_meta import TensorMeta
-from onegraph.runtime.graphs.binding import Binding, Held, bind, is_held, release_held, weight_table
+from onegraph.runtime.graphs.binding import Binding, Held, bind, is_held, release_held
 
 
 class Recorder:
@@ -32,13 +32,13 @@ class Recorder:
 
 
 def bound(module: torch.nn.Module, constants: tuple[TensorMeta, ...] | None = None) -> Binding | Refused:
-    found = bind(Recorder(), module, constants or weight_table(toy.Call(toy.Toy())), toy.CPU, toy.PREFIX)  # type: ignore[arg-type]
+    found = bind(Recorder(), module, constants or toy.weight_table(toy.Call(toy.Toy())), toy.CPU, toy.PREFIX)  # type: ignore[arg-type]
     return found if isinstance(found, Refused) else found[0]
 
 
 def test_every_parameter_is_bound_at_its_address() -> None:
     module, runner = toy.Toy(), Recorder()
-    found = bind(runner, module, weight_table(toy.Call(module)), toy.CPU, toy.PREFIX)  # type: ignore[arg-type]
+    found = bind(runner, module, toy.weight_table(toy.Call(module)), toy.CPU, toy.PREFIX)  # type: ignore[arg-type]
     assert not isinstance(found, Refused)
     binding, _ = found
     assert runner.addresses == {toy.PREFIX + n: p.data_ptr() for n, p in module.named_parameters()}
@@ -161,7 +161,7 @@ def gone(address: weakref.ref[torch.UntypedStorage]) -> bool:
 def test_what_is_held_outlives_the_weights_until_it_is_released() -> None:
     """Whoever replaces a weight frees its memory, which a graph may still read."""
     module = toy.Toy()
-    found = bind(Recorder(), module, weight_table(toy.Call(module)), toy.CPU, toy.PREFIX)  # type: ignore[arg-type]
+    found = bind(Recorder(), module, toy.weight_table(toy.Call(module)), toy.CPU, toy.PREFIX)  # type: ignore[arg-type]
     assert not isinstance(found, Refused)
     held = Held()
     held.put(1, *found)
