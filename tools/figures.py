@@ -29,6 +29,7 @@ H200, H100_Z, H100, H100_WAN = (
 )
 H100_NEWER, H200_NEWER = "2026-11-27-h100-9cdf576.json", "2026-11-27-h200-2c17048.json"
 NEWEST = "2026-11-27-h200-cf4424e.json"
+TEXTS = "2026-11-28-h200-texts.json"
 SDXL_AGAIN = "2026-11-21-h200-f204330.json"  # has torch.compile's first step with its caches filled
 SDXL = "sdxl_base_1024_b2"
 KEYS = {  # a model's name in the results
@@ -303,6 +304,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "cards": cards_table,
     "card-eager": lambda: number(card("Qwen-Image")["eager"]["least_ms"]),
     "card": lambda: number(card("Qwen-Image")["ours"]["least_ms"]),
+    "token-eager": lambda: number(rows_of(TEXTS, "qwen 3 4b")["eager"]["token_ms"]),
+    "token": lambda: number(rows_of(TEXTS, "qwen 3 4b")["ours"]["token_ms"]),
     "restart-z-image-torch": lambda: f"{rows_of(H100_Z, 'z-image')['torch.compile, again']['first_s']:.0f} s",
 }
 
