@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from blake3 import blake3
 
+from ..common.tensor_bytes import bytes_of
+
 _TENSORS = 16  # of which values are digested
 
 
@@ -29,7 +31,6 @@ def _sample(tensor: torch.Tensor) -> bytes:
     try:
         if hasattr(tensor, "__tensor_flatten__"):  # torch's protocol for tensors that are made of others
             return b"".join(_sample(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
-        sample: bytes = tensor.detach().flatten()[:256].float().cpu().contiguous().numpy().tobytes()
-        return sample
+        return bytes_of(tensor.detach().flatten()[:256].float())
     except Exception:  # of whatever class: one may unpack its values at each use alone, or have none on this device
         return b""

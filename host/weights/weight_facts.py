@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...common.tensor_bytes import bytes_of
 from .quantised import tensors_of_weight
 
 _PLACES, _BYTES = 32, 16  # of each weight that are looked at: few, for others' memory may have gone to the disk
@@ -69,4 +70,4 @@ def _written(tensor: torch.Tensor) -> Any:
     step = max(1, (len(values) - _BYTES) // (_PLACES - 1))
     places = min(_PLACES, (len(values) - _BYTES) // step + 1) if len(values) > _BYTES else 0
     some = values.as_strided((places, _BYTES), (step, 1)) if places else values
-    return version, some.numpy().tobytes()
+    return version, bytes_of(some)

@@ -20,6 +20,7 @@ import torch
 from ...common import reasons
 from ...common.reasons import Reason
 from ...common.refused import Refused
+from ...common.tensor_bytes import bytes_of
 from ...common.torch_private import writes_to
 from ...signature.call_rules import Attention
 from ...signature.call_tree import OPTIONS, Form, UnknownArgumentError, flatten, is_function, rebuild
@@ -283,7 +284,7 @@ class KeptModulation:
 
 def _bits_of(tensor: torch.Tensor) -> Any:
     """What a tensor holds, to be compared. Waits for its device."""
-    return tensor.dtype, tensor.shape, tensor.detach().reshape(-1).cpu().view(torch.uint8).numpy().tobytes()
+    return tensor.dtype, tensor.shape, bytes_of(tensor)
 
 
 def _alike(bits: Any, others: Any) -> bool:

@@ -62,4 +62,4 @@ def test_a_video_is_decoded_by_graphs_in_the_next_process_too(tmp_path: Path) ->
             assert difference(reference, second.run(prompt_of(True, **choice))) <= 1
             assert second.status()["runs"]["compile:decoder"]["text"].startswith("block graphs: ")
         status = second.status()
-        assert (status["compiles"], status["eager_calls"]) == (0, 0), status
+        assert (status["compiles"], status["reasons"]) == (0, {}), status["reasons"]

@@ -61,3 +61,10 @@ def test_a_weight_that_cannot_be_read_is_known_by_its_metadata() -> None:
 
 def test_plain_values_count() -> None:
     assert weights_digest(model(torch.zeros(4))) != weights_digest(model(torch.ones(4)))
+
+
+def test_the_memory_of_weights_may_be_freed_afterwards() -> None:
+    weight = torch.ones(4)
+    weights_digest(model(weight))
+    weight.untyped_storage().resize_(0)
+    assert not weight.untyped_storage().nbytes()
