@@ -29,12 +29,14 @@ class Faithful:
 
     Attributes:
         telling: whether most of eager's values are finite, so that something was compared.
+        eagers: of a quantised graph, eager's distance from the exact result.
         inexact: why a quantised graph was compared with eager alone, or None.
     """
 
     rel_l2: float
     telling: bool = True
     inexact: Reason | None = None
+    eagers: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ def compare(result: Output, reference: Output, judged: Faithful | None = None) -
 
     Args:
         judged: of a quantised graph, what the exact result of a part of the call showed. Two right results of all of it
-            are about as far from each other, whatever the dtype.
+            are about as far from each other, whatever the dtype; or as far as eager is from the exact one, where by
+            chance the part has no value so close to a step that one of them quantised it to the next.
 
     Returns:
         The worst of them, or the first one that is wrong.
@@ -72,8 +75,9 @@ def compare(result: Output, reference: Output, judged: Faithful | None = None) -
     if len(results) != len(wanted):
         return Unfaithful(reasons.OtherResult(f"{len(results)} tensors", f"{len(wanted)} tensors"), float("inf"))
     worst, telling = Faithful(0.0), True
+    least = 0.0 if judged is None else max(_AS_A_PART * judged.rel_l2, judged.eagers)
     for tensors in zip(results, wanted, strict=True):
-        verdict = _compare(*tensors, least=0.0 if judged is None else _AS_A_PART * judged.rel_l2)
+        verdict = _compare(*tensors, least=least)
         if isinstance(verdict, Unfaithful):
             return verdict
         worst, telling = max(worst, verdict, key=lambda one: one.rel_l2), telling and verdict.telling
@@ -99,7 +103,7 @@ def compare_quantised(result: Output, reference: Output, exact: Output) -> Faith
     )
     if not same:
         return compare(result, reference)
-    worst = 0.0
+    worst, most = 0.0, 0.0
     for a, b, c in zip(results, wanted, right, strict=True):
         graphs, eagers = relative_l2(a, c), relative_l2(b, c)
         if not math.isfinite(graphs + eagers):
@@ -107,8 +111,8 @@ def compare_quantised(result: Output, reference: Output, exact: Output) -> Faith
         bound = NEARNESS * eagers + ROUNDING.get(b.dtype, 0.0)
         if graphs > bound:
             return Unfaithful(reasons.TooFarFromExact(graphs, eagers), relative_l2(a, b))
-        worst = max(worst, relative_l2(a, b))
-    return Faithful(worst)
+        worst, most = max(worst, relative_l2(a, b)), max(most, eagers)
+    return Faithful(worst, eagers=most)
 
 
 def _compare(result: torch.Tensor, reference: torch.Tensor, least: float) -> Faithful | Unfaithful:
