@@ -12,10 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.forms import matcher
 
 from onegraph.signature import call_tree
 from onegraph.signature.call_tree import (
-    Form,
     NumberForm,
     TensorForm,
     UnknownArgumentError,
@@ -25,15 +25,9 @@ from onegraph.signature.call_tree import (
     rebuild,
     to_json,
 )
-from onegraph.signature.matching import of_form, structured
 from onegraph.signature.parameters import Parameters, as_call, method_of, options_of, parameters_of
 
 OWN = (__name__.partition(".")[0],)
-
-
-def leaves_of(form: Form, value: Any) -> list[Any] | None:
-    leaves = structured(form)(value)
-    return leaves if leaves is not None and of_form(form)(leaves) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,9 +110,9 @@ def test_attributes_besides_the_fields_are_no_part_of_a_form() -> None:
     """A block may read them, or write them for the next one."""
     value = Held(torch.zeros(1))
     form, _ = flatten(value, OWN)
-    assert leaves_of(form, value) is not None
+    assert matcher(form)(value) is not None
     value.more = 3  # type: ignore[attr-defined]
-    assert leaves_of(form, value) is None
+    assert matcher(form)(value) is None
     with pytest.raises(UnknownArgumentError, match="no fields"):
         flatten(value, OWN)
 
@@ -167,7 +161,7 @@ def test_a_tree_comes_back(value: Any) -> None:
     assert parts(rebuild(form, leaves)) == parts(value)
     assert [isinstance(one, torch.Tensor) for one in leaves] == [isinstance(f, TensorForm) for f in leaf_forms(form)]
     assert from_json(json.loads(json.dumps(to_json(form))), OWN) == form
-    found = leaves_of(form, value)
+    found = matcher(form)(value)
     assert found is not None and [*map(id, found)] == [*map(id, leaves)]
 
 
@@ -176,7 +170,7 @@ def test_a_tree_comes_back(value: Any) -> None:
 def test_only_values_of_one_form_match(one: Any, other: Any) -> None:
     form, _ = flatten(one, OWN)
     other_form, _ = flatten(other, OWN)
-    assert (leaves_of(form, other) is not None) == (repr(form) == repr(other_form))
+    assert (matcher(form)(other) is not None) == (repr(form) == repr(other_form))
 
 
 class Special(torch.Tensor):
@@ -202,7 +196,7 @@ def test_what_no_graph_can_stand_for(value: Any) -> None:
         with pytest.raises(UnknownArgumentError):
             flatten(given_value, OWN)
     form, _ = flatten(torch.zeros(2))
-    assert leaves_of(form, value) is None
+    assert matcher(form)(value) is None
 
 
 def test_objects_of_other_packages_stay_whole() -> None:
@@ -226,10 +220,10 @@ def test_no_form(data: Any) -> None:
 def test_numbers_are_leaves_and_truth_values_are_not() -> None:
     form, leaves = flatten([1, True, 2.0])
     assert leaves == [1]
-    assert leaves_of(form, [7, True, 2.0]) == [7]
-    assert leaves_of(form, [7, False, 2.0]) is None
-    assert leaves_of(form, [True, True, 2.0]) is None
-    assert leaves_of(form, [7, True, 2]) is None
+    assert matcher(form)([7, True, 2.0]) == [7]
+    assert matcher(form)([7, False, 2.0]) is None
+    assert matcher(form)([True, True, 2.0]) is None
+    assert matcher(form)([7, True, 2]) is None
     assert leaf_forms(form) == [NumberForm()]
 
 
@@ -276,7 +270,7 @@ def test_functions_of_any_arguments() -> None:
 def test_calls_of_two_methods_with_the_same_arguments_have_two_forms(cls: Any) -> None:
     named = [Parameters(cls.forward, name).bind((1, 2), {}) for name in ("forward", "other")]
     forms = [flatten(one)[0] for one in named]
-    assert [[leaves_of(form, one) is not None for one in named] for form in forms] == [[True, False], [False, True]]
+    assert [[matcher(form)(one) is not None for one in named] for form in forms] == [[True, False], [False, True]]
     assert as_call(named[0]) == as_call(named[1])
     assert call_tree.from_json(json.loads(json.dumps(call_tree.to_json(forms[1])))) == forms[1]
 
@@ -291,7 +285,7 @@ def test_a_call_is_one_of_the_method_that_its_arguments_name() -> None:
 def test_options_are_no_part_of_the_form() -> None:
     form, leaves = flatten({"x": 1, "transformer_options": {"patches": Loose()}})
     assert leaves == [1]
-    assert leaves_of(form, {"x": 2, "transformer_options": None}) == [2]
+    assert matcher(form)({"x": 2, "transformer_options": None}) == [2]
     assert call_tree.OPTIONS == "transformer_options" and sys.getrefcount(form) > 0
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.forms import matcher
 
 from onegraph.signature.call_tree import flatten
-from onegraph.signature.matching import finisher, matcher, of_form, structured
+from onegraph.signature.matching import finisher, of_form, structured
 
 OWN = (__name__.partition(".")[0],)
 

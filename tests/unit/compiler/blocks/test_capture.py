@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.forms import matcher
 from support.models import toy_blocks, toy_writers
 
 from onegraph.common.errors import CaptureError
@@ -19,7 +20,6 @@ from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.compiler.code.fingerprint import Rules
 from onegraph.signature.call_rules import CallRules
 from onegraph.signature.call_tree import flatten, rebuild
-from onegraph.signature.matching import matcher
 from onegraph.signature.parameters import as_call, parameters_of
 from onegraph.signature.size_rules import MOST, sizes_of
 
