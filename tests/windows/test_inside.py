@@ -28,6 +28,7 @@ REASONS = (
     "this user may make no symbolic links",
     "under wine a folder goes although one of its files is open",
     "wine 8 makes no junctions",
+    "ComfyUI's templates are not installed",
     "no fork",
     "names are short on Windows",
     *(f"could not import '{name}'" for name in ("boto3", "fcntl", "numpy", "ray", "venv")),

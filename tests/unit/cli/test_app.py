@@ -210,9 +210,8 @@ def test_a_file_is_taken_and_an_empty_one_refused(store: Store, tmp_path: Path) 
     assert done.exit_code == 2 and "is empty" in done.output
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("image_z_image_turbo", "sm_1 is not known"), ("no_such", "does not exist")]
-)
-def test_a_workflow_may_be_a_template_of_comfyuis(store: Store, name: str, said: str) -> None:
-    done = onegraph(store, "bake", name, "--target", "sm_1")
-    assert done.exit_code == 2 and said in done.output
+def test_a_workflow_may_be_a_template_of_comfyuis(store: Store) -> None:
+    pytest.importorskip("comfyui_workflow_templates", reason="ComfyUI's templates are not installed")
+    for name, said in (("image_z_image_turbo", "is not known"), ("no_such", "does not exist")):
+        done = onegraph(store, "bake", name, "--target", "sm_1")
+        assert done.exit_code == 2 and said in done.output
