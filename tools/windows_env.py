@@ -119,7 +119,7 @@ def finish_python(target: Path) -> None:
 
 
 def windows_path(path: Path) -> str:
-    r"""What a path here is called under wine: /work/a is Z:\work\a."""
+    r"""What a path here is called under wine: /home/a is Z:\home\a."""
     return "Z:" + str(path).replace("/", "\\")
 
 

@@ -29,14 +29,14 @@ class Faithful:
 
     Attributes:
         telling: whether most of eager's values are finite, so that something was compared.
-        eagers: of a quantised graph, eager's distance from the exact result.
+        eagers: of a quantised graph, eager's distance from the exact result, of each tensor.
         inexact: why a quantised graph was compared with eager alone, or None.
     """
 
     rel_l2: float
     telling: bool = True
     inexact: Reason | None = None
-    eagers: float = 0.0
+    eagers: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ def compare(result: Output, reference: Output, judged: Faithful | None = None) -
     if len(results) != len(wanted):
         return Unfaithful(reasons.OtherResult(f"{len(results)} tensors", f"{len(wanted)} tensors"), float("inf"))
     worst, telling = Faithful(0.0), True
-    least = 0.0 if judged is None else max(_AS_A_PART * judged.rel_l2, judged.eagers)
-    for tensors in zip(results, wanted, strict=True):
-        verdict = _compare(*tensors, least=least)
+    of_part, eagers = (0.0, ()) if judged is None else (_AS_A_PART * judged.rel_l2, judged.eagers)
+    for found, right, own in zip(results, wanted, eagers or [0.0] * len(wanted), strict=True):
+        verdict = _compare(found, right, least=max(of_part, own))
         if isinstance(verdict, Unfaithful):
             return verdict
         worst, telling = max(worst, verdict, key=lambda one: one.rel_l2), telling and verdict.telling
@@ -103,7 +103,7 @@ def compare_quantised(result: Output, reference: Output, exact: Output) -> Faith
     )
     if not same:
         return compare(result, reference)
-    worst, most = 0.0, 0.0
+    worst, own = 0.0, list[float]()
     for a, b, c in zip(results, wanted, right, strict=True):
         graphs, eagers = relative_l2(a, c), relative_l2(b, c)
         if not math.isfinite(graphs + eagers):
@@ -111,8 +111,9 @@ def compare_quantised(result: Output, reference: Output, exact: Output) -> Faith
         bound = NEARNESS * eagers + ROUNDING.get(b.dtype, 0.0)
         if graphs > bound:
             return Unfaithful(reasons.TooFarFromExact(graphs, eagers), relative_l2(a, b))
-        worst, most = max(worst, relative_l2(a, b)), max(most, eagers)
-    return Faithful(worst, eagers=most)
+        worst = max(worst, relative_l2(a, b))
+        own.append(eagers)
+    return Faithful(worst, eagers=tuple(own))
 
 
 def _compare(result: torch.Tensor, reference: torch.Tensor, least: float) -> Faithful | Unfaithful:
