@@ -60,19 +60,24 @@ def options(device: torch.device) -> dict[str, Any]:
 
 
 def own_rounding(exported: torch.export.ExportedProgram) -> dict[str, Any]:
-    """Return the options by which a float32 model rounds to 16 bits where its own code does.
+    """Return the options by which what computes in float32 rounds to 16 bits where its own code does.
 
-    Diffusers' Kandinsky 5 does so to its rotary embedding. Left out, as Inductor does, a call is 2e-4 from eager's. In
-    models of 16 bits such roundings are what a compiler is better without, and the option has a price on a GPU.
+    Diffusers' Kandinsky 5 does so to its rotary embedding, and Gemma's norms to weights of 16 bits that they add 1 to.
+    Left out, as Inductor does, a call is 2e-4 from eager's, and 1e-2. In models of 16 bits such roundings are what a
+    compiler is better without, and the option has a price on a GPU.
     """
     import torch._inductor.config as config
 
     if not hasattr(config, _ROUNDING):  # as near to eager as first uses ask for, though
         return {}
-    held = {one.dtype for one in exported.state_dict.values() if one.is_floating_point()}
-    values = (node.meta.get("val") for node in exported.graph.nodes)
-    rounds = any(isinstance(value, torch.Tensor) and value.dtype in _OF_16_BITS for value in values)
-    return {_ROUNDING: True} if held <= {torch.float32, torch.float64} and rounds else {}
+    values = {node.name: node.meta.get("val") for node in exported.graph.nodes}
+    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    held = exported.state_dict.values()
+    given = [tensors[name] for name in exported.graph_signature.user_inputs if name in tensors]
+    computing = ({one.dtype for one in some if one.is_floating_point()} for some in (held, given))
+    in_float32 = any(kinds and kinds <= {torch.float32, torch.float64} for kinds in computing)
+    rounds = any(one.dtype in _OF_16_BITS for one in tensors.values())
+    return {_ROUNDING: True} if in_float32 and rounds else {}
 
 
 @contextlib.contextmanager

@@ -266,8 +266,9 @@ class DequantisingLinear(torch.nn.Module):
 
 def loaded() -> Iterator[ModuleType]:
     """Iterate over the modules of layers of such packs in this process."""
-    for name, module in [*sys.modules.items()]:
-        if name.endswith(".ops") and module is not None and _TENSOR in vars(module) and _is_packs(module):
+    for name in [name for name in [*sys.modules] if name.endswith(".ops")]:  # of thousands, at each kind of calls
+        module = sys.modules.get(name)
+        if module is not None and _TENSOR in vars(module) and _is_packs(module):
             yield module
 
 

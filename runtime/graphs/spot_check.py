@@ -44,7 +44,8 @@ class Schedule:
     Attributes:
         every: calls between two checks at least; 0: never.
         share: of the time spent in sampling that checks may take.
-        cost_s: what the last check took.
+        cost_s: what the last check took, with the call: results are copied and compared, too, which takes longest for
+            blocks of a video.
     """
 
     every: int
@@ -125,19 +126,18 @@ class SpotChecks:
         Returns:
             What the graph made of the call; why it is wrong, with eager's result.
         """
+        began = timed(time.perf_counter, self._device)[1]  # when the device is done with what came before
         ahead = None
         if not self._shapes.inputs and not apart:
             with comparing(), contextlib.suppress(torch.OutOfMemoryError), comparison.restoring():
-                milliseconds, reference = timed(lambda: comparison.eager(*comparison.inputs), self._device)
-                ahead = milliseconds, parked(reference)
-                del reference
+                ahead = parked(comparison.eager(*comparison.inputs))
         output = comparison.run(comparison.inputs)
         if not apart:
             with comparing():
-                return output, self._failure(comparison, runner, output, ahead)
+                return output, self._failure(comparison, runner, output, ahead, began)
         output = parked(output)
         with comparing():
-            failure = self._failure(comparison, runner, parked(comparison.run(comparison.inputs)), None)
+            failure = self._failure(comparison, runner, parked(comparison.run(comparison.inputs)), None, began)
         return fetched(output, self._device), failure
 
     def _failure(
@@ -145,27 +145,26 @@ class SpotChecks:
         comparison: Comparison,
         runner: Callable[..., Output],
         output: Output,
-        ahead: tuple[float, Output] | None,
+        ahead: Output | None,
+        began: float,
     ) -> CheckFailed | None:
-        """Why a result of the graph is wrong. `ahead`: eager's for all of the inputs, and its milliseconds."""
+        """Why a result of the graph is wrong. `ahead`: eager's for all of the inputs. `began`: when the check did."""
         try:
             if ahead is not None:
-                milliseconds, (result, reference) = ahead[0], (output, ahead[1])
+                result, reference = output, ahead
             else:
                 with comparison.restoring():
-                    milliseconds, (result, reference) = timed(
-                        lambda: pair(self._shapes, comparison.inputs, output, runner, comparison.eager), self._device
-                    )
+                    result, reference = pair(self._shapes, comparison.inputs, output, runner, comparison.eager)
                     reference = parked(reference)
         except torch.OutOfMemoryError:  # a check must not cost the run its graph
             self._schedule.checked(0.0)
             return None
-        self._schedule.checked(milliseconds / 1e3)
         verdict = faithfulness.compare(result, reference)
         if isinstance(comparison.eager, QuantisingEager) and not self._first_use.is_usual(verdict):
             verdict = comparison.verdict(result, reference)  # of a block, which is compared as a whole
             if isinstance(verdict, faithfulness.Faithful):
                 self._first_use.note_usual(comparison.group, verdict)
+        self._schedule.checked(time.perf_counter() - began)
         if isinstance(verdict, faithfulness.Unfaithful):
             return CheckFailed(reasons.SpotCheckFailed(verdict.reason), comparison.reference())
         return None

@@ -134,3 +134,20 @@ def test_a_model_of_32_bits_that_rounds_to_16_is_rounded_where_it_says(by_way_of
 
     program = torch.export.export(Rounding(), (torch.ones(4),))
     assert settings.own_rounding(program) == ({"emulate_precision_casts": True} if rounds else {})
+
+
+@pytest.mark.parametrize(("dtype", "rounds"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_a_call_of_32_bits_with_weights_of_16_is_rounded_where_it_says(dtype: torch.dtype, rounds: bool) -> None:
+    """As a norm does that adds 1 to its weight: in float32, the sum is another weight."""
+    from onegraph.backends.inductor import settings
+
+    class AddingOne(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.weight + 1.0).to(x.dtype) * x
+
+    program = torch.export.export(AddingOne(), (torch.ones(4, dtype=dtype),))
+    assert settings.own_rounding(program) == ({"emulate_precision_casts": True} if rounds else {})

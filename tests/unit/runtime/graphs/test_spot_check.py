@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -28,6 +30,32 @@ def test_a_costly_check_waits_until_its_share_is_small() -> None:
     assert schedule.due()
     schedule.checked(3600.0)
     assert not any(schedule.due() for _ in range(50))
+
+
+def test_what_comparing_takes_is_of_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a video's blocks, copying and comparing results takes longer than computing them."""
+    monkeypatch.setenv(spot_check.EVERY_VARIABLE, "1")
+    clock = [time.perf_counter() + 60]  # after the schedule began
+    compared = spot_check.faithfulness.compare
+
+    def slowly(*outputs: Any) -> Any:
+        clock[0] += 1.0
+        return compared(*outputs)
+
+    monkeypatch.setattr(spot_check, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(spot_check.faithfulness, "compare", slowly)
+    checks = SpotChecks(toy.ShapeRange((), ()), torch.device("cpu"), cast(FirstUseCheck, None), share=0.5)
+
+    def graph(*inputs: torch.Tensor) -> torch.Tensor:
+        return inputs[0] * 2
+
+    comparison = Comparison((torch.ones(2),), {}, lambda inputs: graph(*inputs), graph)
+    due = [checks.due(False)]
+    checks.later(comparison, graph, contextlib.nullcontext, apart=False)
+    for _ in range(3):
+        clock[0] += 0.9
+        due.append(checks.due(False))
+    assert due == [True, False, False, True]
 
 
 def test_a_check_that_costs_memory_is_put_off_for_as_long_again_at_most() -> None:
