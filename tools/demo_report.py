@@ -27,8 +27,10 @@ from onegraph.runtime.calls.run_report import faster  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = Path(__file__).with_suffix(".html.j2")
-COMPONENTS = ("base", "refiner", "decoder", "encoder")
-NUMBERS = ("s", "base", "refiner", "decode", "encode", "difference")  # columns of the table of queue items
+COMPONENTS = ("base", "refiner", "decoder", "encoder", "video", "text")
+MEDIA = ("video", "text")  # of prompts without an image
+# Columns of the table of queue items.
+NUMBERS = ("s", "base", "refiner", "decode", "encode", "video", "token", "difference")
 LONG = ("images", "processes", "queue_items", "samples_ms", "facts", "command")  # of report.json, not for the terminal
 # Field of report.json of each component: (eager, compiled) of a call, ms, and (compile, restore), s.
 FIELDS = {
@@ -36,12 +38,16 @@ FIELDS = {
     "refiner": (("refiner_eager_step_ms", "refiner_compiled_step_ms"), ("refiner_compile_s", "refiner_restore_s")),
     "decoder": (("vae_decode_eager_ms", "vae_decode_compiled_ms"), ("vae_decode_compile_s", "vae_decode_restore_s")),
     "encoder": (("vae_encode_eager_ms", "vae_encode_compiled_ms"), ("vae_encode_compile_s", "vae_encode_restore_s")),
+    "video": (("video_eager_ms", "video_compiled_ms"), ("video_compile_s", "video_restore_s")),
+    "text": (("token_eager_ms", "token_compiled_ms"), ("text_compile_s", "text_restore_s")),
 }
 NAMES = {
     "base": "UNet of the base, a step",
     "refiner": "UNet of the refiner, a step",
     "decoder": "VAE decoder, an image",
     "encoder": "VAE encoder, an image",
+    "video": "video VAE decoder, a video",
+    "text": "text model, a token",
 }
 # Times of one component differ by less on a machine that does nothing else: slowest to median.
 SPREAD = 1.5
@@ -54,7 +60,13 @@ LEGEND = (
     ("compiled", "compiled"),
 )
 # Queue items whose images are shown beside the uncompiled ones.
-SHOWN = ("after the restart", "compiled, again", "after the restart, other size", "after the restart, img2img")
+SHOWN = (
+    "after the restart",
+    "compiled, again",
+    "after the restart, other size",
+    "after the restart, img2img",
+    "after the restart, video",
+)
 RANDOM = (
     "These models have random weights, so that what they paint is noise. "
     "CHECKPOINT=model.safetensors make demo renders pictures, by a model of yours."
@@ -120,7 +132,8 @@ def medians_text(report: dict[str, Any], component: str) -> str:
 def speeds_text(report: dict[str, Any]) -> str:
     """How fast each component is beside the uncompiled one."""
     shown = []
-    for component, name in zip(COMPONENTS, ("base step", "refiner step", "decode", "encode"), strict=True):
+    names = ("base step", "refiner step", "decode", "encode", "video", "token")
+    for component, name in zip(COMPONENTS, names, strict=True):
         eager, compiled = (report[field] for field in FIELDS[component][0])
         if eager and compiled:
             shown.append(f"{name} {faster(eager / compiled)} ({medians_text(report, component)})")
@@ -143,12 +156,13 @@ def busy_text(report: dict[str, Any]) -> str:
 def row(item: dict[str, Any]) -> tuple[str, ...]:
     """A queue item as a line of a table: name, NUMBERS, texts of the nodes."""
     times = [item["ms"][component] for component in COMPONENTS]
-    largest = item["largest_difference"]
+    largest, same = item["largest_difference"], item["same_text"]
+    difference = "" if largest is None else f"{largest}/255"
     return (
         item["name"],
         f"{item['seconds']:.1f}",
         *(f"{milliseconds:.0f}" if milliseconds else "" for milliseconds in times),
-        "" if largest is None else f"{largest}/255",
+        difference if same is None else ("same text" if same else "another text"),
         item["text"],
     )
 
@@ -289,7 +303,7 @@ def page_of(report: dict[str, Any], root: Path) -> DemoPage:
         tables=(
             Table(
                 "Queue items, one run each",
-                ("queue item", "s", *(f"{name}, ms" for name in NUMBERS[1:5]), NUMBERS[5], "text of the nodes"),
+                ("queue item", "s", *(f"{name}, ms" for name in NUMBERS[1:-1]), NUMBERS[-1], "text of the nodes"),
                 tuple(row(item) for item in report["queue_items"]),
                 numbers_to=len(NUMBERS),
             ),

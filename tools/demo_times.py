@@ -28,6 +28,14 @@ class Times:
         return round(statistics.median(samples), 2) if samples else None
 
 
+def of_media(outcome: server.Outcome) -> dict[str, list[float]]:
+    """Milliseconds of a video's decode and of each token of a text, where the queue item had one."""
+    decoded = outcome.seconds_of.get("decode")
+    written = [seconds for _, _, seconds, node in outcome.ticks if node == "write"]
+    tokens = [1e3 * (after - before) for before, after in itertools.pairwise(written)]
+    return {"video": [1e3 * decoded] if decoded else [], "text": tokens[2:]}  # by which weights are bound
+
+
 def steps(
     prompt: workflows.Prompt, outcome: server.Outcome, component_of: Callable[[Any], str]
 ) -> dict[str, list[float]]:

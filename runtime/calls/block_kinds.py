@@ -304,7 +304,7 @@ class Kinds:
             if one.narrow in one.among and made.serves_all_of(one.narrow):
                 one.among.remove(one.narrow)
             if isinstance(graph, LoadedGraph):
-                run.report.blocks.note_graph(graph, seconds)
+                run.report.blocks.note_graph(graph, seconds, made=True)
 
     def _requests(
         self,

@@ -54,13 +54,17 @@ class BlockReport:
     _first_uses: dict[int, FirstUseCheck] = field(default_factory=dict)  # by the ids of graphs, which are not kept
     _served: Counter[int] = field(default_factory=Counter)  # calls by the ids of graphs
 
-    def note_graph(self, graph: LoadedGraph, seconds: float) -> None:
-        """Note that this run obtained a graph, which took so long; those that are compiled at once take as long."""
+    def note_graph(self, graph: LoadedGraph, seconds: float, made: bool = False) -> None:
+        """Note that this run obtained a graph, which took so long; those that are compiled at once take as long.
+
+        Args:
+            made: whether this run compiled it, where nobody restored it: a VAE's next run calls it first.
+        """
         if id(graph) in self._first_uses:
             return
-        if graph.fresh and graph.origin == "compiled":
+        if made and graph.origin == "compiled":
             self.compile_s = max(self.compile_s or 0.0, seconds)
-        elif graph.fresh:
+        elif graph.fresh and graph.origin != "compiled":
             self.restore_s = (self.restore_s or 0.0) + seconds
         self._first_uses[id(graph)] = graph.first_use
 
@@ -100,14 +104,18 @@ class BlockReport:
         """Why graphs of quantised blocks were compared with eager alone; empty where none was."""
         return tuple(dict.fromkeys(one.inexact for one in self._first_uses.values() if one.inexact is not None))
 
+    @property
+    def kinds_text(self) -> str:
+        """How many kinds there are."""
+        return f"{self.kinds} kind" if self.kinds == 1 else f"{self.kinds} kinds"
+
     def text(self) -> str:
         """Say what ran compiled.
 
         `block graphs: 57 of 57 blocks compiled, 3 kinds, restored in 0.4 s, blocks 1.3x faster at first use`. Where not
         all weights have room, `22 resident, 38 streamed` comes after the number of blocks.
         """
-        kinds = f"{self.kinds} kind" if self.kinds == 1 else f"{self.kinds} kinds"
-        parts = [f"block graphs: {len(self.compiled)} of {self.of} blocks compiled", kinds]
+        parts = [f"block graphs: {len(self.compiled)} of {self.of} blocks compiled", self.kinds_text]
         if self.streamed:
             resident = len(self.compiled) - len(self.streamed)
             parts[1:1] = [f"{resident} resident", f"{len(self.streamed)} streamed"]
@@ -251,7 +259,10 @@ class RunReport:
         """What the node shows."""
         if not self.compiled_calls:
             if self.eager or self.without_blocks:
-                return "uncompiled: " + "; ".join(self.eager_texts or (reasons.BlocksNotCalled().text,))
+                texts = [*(self.eager_texts or (reasons.BlocksNotCalled().text,))]
+                if self.blocks.compile_s is not None:  # after the only call of the run
+                    texts.append(f"{self.blocks.kinds_text} compiled in {self.blocks.compile_s:.0f} s")
+                return "uncompiled: " + "; ".join(texts)
             return "stopped before the first step was done"
         if self.blocks.of:
             return self.blocks.text()

@@ -1,4 +1,4 @@
-"""Prompts beside those of images, with models small enough for tests: a video that is decoded, a text that is written."""
+"""Prompts beside those of images, with models small enough for tests: a video is decoded, a text is written."""
 
 from __future__ import annotations
 

@@ -46,6 +46,7 @@ class Outcome:
         progress: number of progress messages.
         ticks: of those messages the value, its largest, the seconds since queueing, and the node.
         seconds: from queueing to the end.
+        seconds_of: of each node that ran.
         outputs: of its entry in ComfyUI's history, by node.
     """
 
@@ -57,6 +58,7 @@ class Outcome:
     progress: int = 0
     ticks: list[tuple[int, int, float, str]] = field(default_factory=list)
     seconds: float = 0.0
+    seconds_of: dict[str, float] = field(default_factory=dict)
     error: str = ""
     prompt_id: str = ""
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -192,6 +194,7 @@ class Server:
         address = f"ws://127.0.0.1:{self.port}/ws?clientId={self._client}"
         channel = websocket.create_connection(address, timeout=PATIENCE)
         outcome = Outcome("error")
+        began: list[tuple[str | None, float]] = []  # of each node
         started = time.monotonic()
         try:
             prompt_id = self.post("/prompt", {"prompt": prompt, "client_id": self._client})["prompt_id"]
@@ -209,6 +212,8 @@ class Server:
                     outcome.texts.append((data["node"], data["text"]))
                     if on_text is not None:
                         on_text(data["node"], data["text"])
+                if event["type"] == "executing":
+                    began.append((data["node"], time.monotonic()))
                 if event["type"] == "progress":
                     outcome.progress += 1
                     outcome.ticks.append((data["value"], data["max"], time.monotonic() - started, data["node"]))
@@ -222,6 +227,8 @@ class Server:
         finally:
             channel.close()
         outcome.seconds = time.monotonic() - started
+        ended = [at for _, at in began[1:]] + [started + outcome.seconds]
+        outcome.seconds_of = {node: end - at for (node, at), end in zip(began, ended, strict=True) if node}
         history = self._history(prompt_id)
         outcome.outputs = history.get("outputs", {})
         for output in outcome.outputs.values():

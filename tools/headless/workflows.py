@@ -116,8 +116,8 @@ def with_controlnet(prompt: Prompt, file: str, node: str = "net", **applied: Any
 def without_onegraph(prompt: Prompt) -> Prompt:
     """The same workflow with every OneGraph node taken out and its input wired through."""
     changed = copy.deepcopy(prompt)
-    inputs = {"OneGraphCompileModel": "model", "OneGraphCompileVAE": "vae", "OneGraphCompileControlNet": "control_net"}
-    for class_type, name in inputs.items():
+    inputs = {"Model": "model", "VAE": "vae", "ControlNet": "control_net", "CLIP": "clip"}
+    for class_type, name in ((f"OneGraphCompile{kind}", name) for kind, name in inputs.items()):
         for node in nodes(changed, class_type):
             source = changed.pop(node)["inputs"][name]
             changed = rewired(changed, [node, 0], source)

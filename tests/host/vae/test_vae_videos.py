@@ -46,7 +46,9 @@ def test_frames_of_any_size_and_number(name: str, counters: Counters, graphs_hom
     vae, fast = vaes.load(name), compiled_vae(vaes.load(name), backend="inductor")
     check_decode(fast, vae, vaes.latents(name, *SIZES[0][:2], frames=SIZES[0][2]))
     assert counters.compiled_calls == 0 < counters.compiles
-    assert told(f"{NODE}:decoder").startswith("uncompiled: the first call, by which graphs are compiled for its blocks")
+    text = told(f"{NODE}:decoder")
+    assert text.startswith("uncompiled: the first call, by which graphs are compiled for its blocks; "), text
+    assert " compiled in " in text
     # Of calls that differ by a size of 1, one kind is compiled after each decode.
     check_decode(fast, vae, vaes.latents(name, *SIZES[0][:2], frames=SIZES[0][2]))
     compiles = counters.compiles
@@ -54,7 +56,8 @@ def test_frames_of_any_size_and_number(name: str, counters: Counters, graphs_hom
         before = counters.eager_calls
         check_decode(fast, vae, vaes.latents(name, height, width, frames=frames))
         assert counters.eager_calls == before, counters.reasons
-    assert told(f"{NODE}:decoder").startswith("block graphs: "), told(f"{NODE}:decoder")
+    text = told(f"{NODE}:decoder")
+    assert text.startswith("block graphs: ") and " compiled in " not in text, text
     assert counters.compiles == compiles
 
     with new_process(graphs_home) as fresh:

@@ -20,8 +20,9 @@ def of_a_demo(folder: Path) -> dict[str, Any]:
         Image.fromarray(pixels).save(folder / name)
 
     def item(name: str, start: float, file: str = "", **more: Any) -> dict[str, Any]:
-        ms = {"base": 500.0, "refiner": None, "decoder": None, "encoder": None}
+        ms = {**dict.fromkeys(demo_report.COMPONENTS), "base": 500.0}
         known = {"compile_s": 0.0, "restore_s": 0.0, "reference": "", "largest_difference": None, "text": "base: text"}
+        known["same_text"] = None
         images = {"onegraph": file} if file else {}
         process = "after the restart" if name.startswith("after") else "first process"
         return {"name": name, "process": process, "start_s": start, "seconds": 10.0, "ms": ms, "images": images,
