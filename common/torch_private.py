@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -155,16 +156,7 @@ def own_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter | No
         raise LoadError(_ELSEWHERE) from error
 
 
-def parameter_tables(modules: Sequence[torch.nn.Module]) -> list[dict[str, torch.nn.Parameter | None]]:
-    """Return `own_parameters` of many modules.
-
-    Raises:
-        LoadError: this torch keeps them elsewhere.
-    """
-    try:
-        return [module.__dict__["_parameters"] for module in modules]
-    except KeyError as error:
-        raise LoadError(_ELSEWHERE) from error
+parameter_table_of = operator.attrgetter("_parameters")  # the same of a module that is known to have them there
 
 
 def tables(module: torch.nn.Module) -> Tables:
@@ -224,6 +216,10 @@ def every_modules_hooks() -> tuple[Hooks, Hooks]:
     """
     prefix = "torch.nn.modules.module._global_forward"
     return _required(f"{prefix}_pre_hooks"), _required(f"{prefix}_hooks")
+
+
+# Whether a thread has autocast for any device; where this torch does not tell, it may have.
+is_any_autocast_enabled: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 def modes_in_effect() -> bool:

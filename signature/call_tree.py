@@ -13,7 +13,7 @@ import functools
 import importlib
 import math
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -144,7 +144,7 @@ def _form(value: Any, leaves: list[Leaf], packages: tuple[str, ...]) -> Form:
     name = f"{kind.__module__}:{kind.__qualname__}"
     if names is None and (methods := methods_of(value, packages)):
         return ObjectForm(name, tuple((one, FunctionForm()) for one in methods), called=True)
-    if names is None or has_more(value, names):
+    if names is None or not getattr(value, "__dict__", {}).keys() <= {*names}:
         more = "" if names is None else " with attributes that are no fields"
         raise UnknownArgumentError(f"{kind.__module__}.{kind.__qualname__}{more}")
     fields = ((name, _form(getattr(value, name), leaves, packages)) for name in names)
@@ -155,11 +155,6 @@ def _named(key: Any, value: Any, leaves: list[Leaf], packages: tuple[str, ...]) 
     if type(key) is not str:
         raise UnknownArgumentError(f"a dictionary with a key of type {type(key).__name__}")
     return key, OptionsForm() if key == OPTIONS else _form(value, leaves, packages)
-
-
-def has_more(value: Any, names: Collection[str]) -> bool:
-    """Whether an object has other attributes than its fields."""
-    return not getattr(value, "__dict__", {}).keys() <= {*names}
 
 
 def watched(value: Any, packages: Sequence[str] = ()) -> Callable[[], bool]:

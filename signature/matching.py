@@ -141,8 +141,8 @@ class _Matching(_Code):
                     package, names = cls.partition(":")[0].partition(".")[0], tuple(name for name, _ in items)
                     self._unless(f"{self.name(methods_of)}({v}, {self.name((package,))}) == {self.name(names)}")
                     return
-                self._unless(f"not {self.name(call_tree.has_more)}({v}, {self.name({name for name, _ in items})})")
-                get = self.name(getattr)
+                get, fields = self.name(getattr), self.name({name for name, _ in items})
+                self._unless(f"{get}({v}, '__dict__', {self.name({})}).keys() <= {fields}")
                 values = ", ".join(f"{get}({v}, {self.name(name)}, None)" for name, _ in items)
                 self._parts([one for _, one in items], f"({values},)")
             case FunctionForm():

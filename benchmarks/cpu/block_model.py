@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from onegraph.compiler.blocks.capture import Settings
+from onegraph.compiler.blocks.other_sizes import FORWARD
 from onegraph.compiler.code.fingerprint import Rules
 from onegraph.compiler.process import job
 from onegraph.graph_cache.model_hash import ModelSource
@@ -150,6 +151,7 @@ class Client:
     """Who calls the model. Its weights are where they are, and nobody changes them."""
 
     packages = ("block_model",)
+    entries = FORWARD
     backend = "inductor"
     when_missing = "wait"
     model = torch.nn.Module()

@@ -28,7 +28,6 @@ from ...runtime.guards.guard_cache import GuardCache
 from ...runtime.guards.module_guard import ModuleGuard
 from ...runtime.obtain.registry import registry
 from ...runtime.request import Request, WhenMissing
-from ...signature.call_rules import Attention
 from ..capture.attention import ChosenAttention, compared
 from ..comfyui import contract
 from ..families.family import HostFamily
@@ -166,7 +165,7 @@ class HostBlockClient:
         self.when_missing = options.when_missing
         self.packages = tuple(dict.fromkeys(("comfy", type(model).__module__.partition(".")[0])))
         self._attention = ChosenAttention(model, self.packages)
-        self._plans = MemoryPlans(device)
+        self.attention, self.call_refusal = self._attention.of_call, MemoryPlans(device).refusal  # of each block's call
         self._surroundings: dict[frozenset[type], tuple[int, ...]] = {}
         self._weights: dict[str, tuple[tuple[Any, ...], Reason | None]] = {}  # of each block, when it was last checked
         self._entries: dict[torch.nn.Module, list[str]] = {}
@@ -193,7 +192,8 @@ class HostBlockClient:
             refusal = low_vram_blocks.refusal(block)
         else:
             refusal = eligibility.placement_refusal(run.patcher, guard, whole=False)
-        refusal = refusal or self._weights_refusal(name, block, guard, brought)
+        if refusal is None and guard.composite:
+            refusal = self._weights_refusal(name, block, guard, brought)
         if refusal is None and brought:
             run.block_versions[name] = guard.version
             return low_vram_blocks.copies(run.patcher, block, guard.version).skeletons[0]
@@ -205,8 +205,6 @@ class HostBlockClient:
 
     def _weights_refusal(self, name: str, block: torch.nn.Module, guard: ModuleGuard, brought: bool) -> Reason | None:
         """Why no graph computes with a block's quantised weights, or None. `brought`: before each call."""
-        if not guard.composite:
-            return None
         classes = frozenset(guard.classes())
         around = self._surroundings.get(classes)
         if around is None:  # once in a call of the model
@@ -223,16 +221,10 @@ class HostBlockClient:
     def requested(self, request: Request) -> None:
         """Nothing: a checkpoint's graphs are saved beside it."""
 
-    def call_refusal(self) -> Reason | None:
-        return self._plans.refusal()
-
     def slots(self, block: torch.nn.Module) -> Sequence[MethodSlot]:
         if block not in self._entries:  # 11 us each, at each call of the model
             self._entries[block] = sorted(entries_of(block))
         return [own_slot(block, name) for name in self._entries[block]]
-
-    def attention(self, options: Any) -> Attention:
-        return self._attention.of_call(options)
 
     def compared(self, options: Any) -> Any:
         return compared(options)

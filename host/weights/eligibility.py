@@ -23,6 +23,7 @@ _PLACEMENT = (
     | skeletons.BOOKKEEPING
     | ggml.BOOKKEEPING
 )  # fmt: skip
+_FUNCTIONS = "weight_function", "bias_function"
 _ATTENTION = "comfy.ldm.modules.attention"
 
 
@@ -91,10 +92,9 @@ def placement_refusal(patcher: Any, guard: ModuleGuard, whole: bool = True) -> R
     memory, or each layer does since a compute dtype was chosen (ModelComputeDtype). A graph is captured with these
     casts. It serves no other models, for its key has the dtypes of the inputs and of all weights.
     """
-    for attribute in ("weight_function", "bias_function"):
-        where = guard.where_set(attribute) or guard.where_class_set(attribute)
-        if where is not None:
-            return reasons.WeightComputed(where)
+    where = guard.where_set(*_FUNCTIONS) or guard.where_class_set(*_FUNCTIONS)
+    if where is not None:
+        return reasons.WeightComputed(where)
     if paged_weights.is_paged(patcher):
         where = guard.where_class_set("comfy_cast_weights") if whole else None
     else:

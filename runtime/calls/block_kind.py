@@ -24,11 +24,9 @@ from ...signature.parameters import called
 from ...signature.size_one_dims import SizeOneDims, differing_size_one_dims
 from ...signature.size_rules import Sizes, sizes_of
 from ..counters import Counters
-from ..graphs.binding import Held
 from ..graphs.call_context import CallContext
 from ..graphs.first_use import ChangingEager, QuantisingEager
 from ..graphs.loaded_graph import Changed, LoadedGraph, Result
-from ..graphs.step_replay import StepReplay
 from .seen_calls import MOST_SEEN, Seen, plain
 
 
@@ -54,17 +52,15 @@ class BlockCall(NamedTuple):
         block: what a graph is compared with: the block, or a copy of it that has all weights.
         module: the block with all its weights where a graph can read them.
         options: the model's.
-        held, unchanged, step: see `CallContext`.
+        context: see `CallContext`.
         exact: gives a copy of the block in float32, where its weights are quantised.
     """
 
     block: torch.nn.Module
     module: torch.nn.Module
     options: Any
-    held: Held | None
+    context: CallContext
     exact: Callable[[torch.nn.Module], torch.nn.Module] | None = None
-    unchanged: Callable[[], bool] | None = None
-    step: StepReplay | None = None
 
 
 class _WritesError(Exception):
@@ -129,6 +125,7 @@ class KindGraph:
                     self.refusal = reasons.OtherKey("form of the arguments")
                 elif of.attention == "captured" != self.signature.attention:
                     self.refusal = reasons.OtherKey("attention")
+                self._calls_out = self.signature.calls_out
                 self._changed = [self._tensors.index(number) for number in self.signature.mutated]
                 self._finish = self.signature.finisher()
             except ValueError as error:  # it returns objects of a package that this client does not take apart
@@ -221,16 +218,12 @@ class KindGraph:
         for number in self._numbers:
             inputs[number] = torch.empty(inputs[number], 0, device=graph.device)
         try:
-            if signature.calls_out:
+            if self._calls_out:
                 result = self._calling_out(call, matched, tuple(inputs), counters, compared)
             else:
-
-                def eager(*tensors: torch.Tensor) -> Output:
-                    return self._eager(call, tensors, call.options)
-
-                reference = self._judged(call, eager, call.options)
-                context = CallContext(call.held, call.unchanged, None, not memory.as_expected, call.step)
-                result = graph.call(call.module, tuple(inputs), seen.sizes, reference, counters, context)
+                context = call.context if memory.as_expected else call.context._replace(copied=True)
+                eager = self._judged(call, call.options)
+                result = graph.call(call.module, tuple(inputs), seen.sizes, eager, counters, context)
         except _WritesError:
             self.refusal = reasons.FirstUseFailed(reasons.BlockWrites(self.name))
             graph.quarantine(self.refusal)
@@ -263,18 +256,15 @@ class KindGraph:
             return Refused(reasons.BlockShared(self.name))
         options = compared(call.options)
 
-        def eager(*tensors: torch.Tensor) -> Output:
-            return self._eager(call, tensors, options)
-
         def comparing() -> contextlib.AbstractContextManager[None]:
             return attention.attending(attention.Call(options, self._packages, call.block, None))
 
         attention_call = attention.Call(call.options, self._packages, call.block, functions)
-        reference = self._judged(call, eager, options)
+        eager = self._judged(call, options)
         try:
             with attention.attending(attention_call):
-                context = CallContext(call.held, call.unchanged, compared=comparing)
-                result = self.graph.call(call.module, inputs, matched.seen.sizes, reference, counters, context)
+                context = call.context._replace(compared=comparing, step=None)
+                result = self.graph.call(call.module, inputs, matched.seen.sizes, eager, counters, context)
         except Exception:
             if attention_call.error is None:
                 raise
@@ -300,10 +290,10 @@ class KindGraph:
             raise ValueError("a block returned something else than its graph")
         return output
 
-    def _judged(self, call: BlockCall, eager: Callable[..., Output], options: Any) -> Callable[..., Output]:
+    def _judged(self, call: BlockCall, options: Any) -> Callable[..., Output]:
         """What a graph is compared with: where weights are quantised, with the exact result, too."""
         mutated, copied = self.signature.mutated, call.exact
-        eager = ChangingEager(eager, mutated)
+        eager = ChangingEager(lambda *tensors: self._eager(call, tensors, options), mutated)
         if copied is None:
             return eager
 

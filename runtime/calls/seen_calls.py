@@ -83,7 +83,7 @@ class Seen:
     def _looked_at(self, addresses: tuple[int, ...], changed: Sequence[int]) -> Memory:
         if len(self.memory) >= _MOST_PLACES:
             self.memory.clear()
-        aligned = not any(address % 16 for address in addresses)
+        aligned = not functools.reduce(operator.or_, addresses) % 16
         memory = Memory(self._shares(addresses, changed), self.as_they_are and aligned)
         self.memory[addresses] = memory
         return memory

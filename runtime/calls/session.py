@@ -23,7 +23,8 @@ from ...compiler.blocks.repeated import repeated_blocks
 from ...signature.call_rules import Attention
 from ...signature.call_tree import OPTIONS
 from ...signature.parameters import options_of, parameters_of
-from ...signature.views import closed, opened, opened_result
+from ...signature.views import closed, opened, opened_result, view_of
+from ..graphs.call_context import CallContext
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..graphs.step_replay import StepReplay
 from ..guards import ambient_modes, code_guard
@@ -199,11 +200,13 @@ class BlockRun:
         self._run.refusal = reason = reasons.NotInspected("model", type(error).__name__, in_brief(error))
         return reason
 
-    def _look_at(self, one: RunBlock) -> None:
-        """Take down what a block is now."""
+    def _look_at(self, one: RunBlock) -> bool:
+        """Take down what a block is now; whether it is what it was."""
         with self._lock:
-            if one.look(self._client, self._run):
+            other = one.look(self._client, self._run)
+            if other:
                 one.kinds = self._kinds.of(one.architecture)
+            return not other
 
     # A call of a block --------------------------------------------------------------------------------------
 
@@ -255,20 +258,22 @@ class BlockRun:
         try:
             cls: Any = type(one.block)
             bound = parameters_of(cls, method).bind(args, kwargs)
-            named = opened(one.block, bound)
+            viewed = view_of(one.block) is not None
+            named = opened(one.block, bound) if viewed else bound
         except TypeError:  # the class's own method says what is wrong
             return Refused(reasons.UnusualInputs())
-        tensors = [value for value in named.values() if isinstance(value, torch.Tensor)]
-        around = ambient_modes.refusal(one.block, tensors) if tensors else None
+        around = ambient_modes.refusal(one.block, named.values())
         if around is not None:  # first: autocast changes arguments' dtypes, too
             return Refused(around)
         options = options_of(named)
         attention = self._client.attention(options)
-        given = self._modulation.given(one, method, named, attention, options)
+        given: Mapping[str, Any] | Refused = named
+        if self._weights.by_block:
+            given = self._modulation.given(one, method, named, attention, options)
         served = given if isinstance(given, Refused) else self._serve_kind(one, given, attention, options, checked)
         if isinstance(served, Refused) and given is not named and self._modulation.gave_up(one):
             served = self._serve_kind(one, named, attention, options, checked)
-        return (closed(one.block, bound, served[0]),) if isinstance(served, tuple) else served
+        return (closed(one.block, bound, served[0]),) if viewed and isinstance(served, tuple) else served
 
     def _serve_kind(
         self, one: RunBlock, named: Mapping[str, Any], attention: Attention, options: Any, checked: bool
@@ -279,11 +284,9 @@ class BlockRun:
             if not checked:
                 return CHANGED
             chosen = self._kinds.find(one, named, attention, chosen)
-        return chosen if isinstance(chosen, Refused) else self._serve_by(*chosen, one, options, checked)
-
-    def _serve_by(
-        self, kind: KindGraph, matched: Matched, one: RunBlock, options: Any, checked: bool
-    ) -> tuple[Any] | Raised | Refused | Changed:
+        if isinstance(chosen, Refused):
+            return chosen
+        kind, matched = chosen
         graph = kind.graph
         if graph is not None and (not checked and id(graph) not in one.started):
             return CHANGED
@@ -322,9 +325,9 @@ class BlockRun:
         # Weights that were brought for this call are held while it lasts; the live block would have its own brought.
         apart = brought.eager or brought.module
         held, block = (None, apart) if self._weights.by_block else (run.held, one.block)
-        step = None if held is None else self._step
+        step = None if held is None or self._step.idle else self._step
         unchanged = None if checked else functools.partial(self._is_unchanged, one, graph)
-        call = BlockCall(block, brought.module, options, held, exact, unchanged, step)
+        call = BlockCall(block, brought.module, options, CallContext(held, unchanged, step=step), exact)
         served = kind.serve(call, matched, self._counters, self._client.compared)
         if isinstance(served, tuple):
             run.report.blocks.served(graph, one.name, brought.streamed)
@@ -336,7 +339,4 @@ class BlockRun:
 
     def _is_unchanged(self, one: RunBlock, graph: LoadedGraph) -> bool:
         """Whether a block is what it was when it was last checked, and its functions are those of the graph."""
-        version, skeleton = one.version, one.skeleton
-        self._look_at(one)
-        same = one.version == version and one.skeleton is skeleton and one.refusal is None
-        return same and graph.replaced(self._moment) is None
+        return self._look_at(one) and one.refusal is None and graph.replaced(self._moment) is None

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from ...common.refused import Refused
 
 
-@dataclass(frozen=True)
-class Brought:
+class Brought(NamedTuple):
     """A block whose weights are on the device just now.
 
     Attributes:

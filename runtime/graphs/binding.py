@@ -22,8 +22,10 @@ from ...common import reasons
 from ...common.refused import Refused
 from ...common.tensor_meta import TensorMeta
 from ...common.torch_guards import TensorLooks
-from ...common.torch_private import own_parameters, parameter_tables, without_class
+from ...common.torch_private import own_parameters, parameter_table_of, without_class
 from ...compiler.composite_weights import MEMORY, PLAIN, as_read
+
+_ADDRESS, _REFERENT = torch.Tensor.data_ptr, weakref.ref.__call__
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Binding:
     """The addresses a runner was given, and what to check to know that they still hold.
 
     Attributes:
-        owners, keys: the modules that have parameters, and the names of each one's.
+        owners: the modules that have parameters.
+        places: of each parameter, the number of its owner and its name there.
         identities, addresses: of all these parameters, in order.
         looks: of these parameters and of what is elsewhere.
         storages: the memory at these addresses, which is not kept alive by this.
@@ -67,7 +70,7 @@ class Binding:
 
     module: weakref.ref[torch.nn.Module]
     owners: tuple[weakref.ref[torch.nn.Module], ...]
-    keys: tuple[tuple[str, ...], ...]
+    places: tuple[tuple[int, ...], tuple[str, ...]]
     identities: list[int]
     addresses: list[int]
     elsewhere: tuple[_Elsewhere, ...]
@@ -80,21 +83,19 @@ class Binding:
 
         Some 1700 look-ups for SDXL's UNet.
         """
-        tensors = self._named_tensors(module)
-        if tensors is None or list(map(id, tensors)) != self.identities:
-            return False
-        if list(map(torch.Tensor.data_ptr, tensors)) != self.addresses or not all(
-            one.holds() for one in self.elsewhere
-        ):
-            return False
-        return self.looks.same([*tensors, *(one.tensor() for one in self.elsewhere)])
-
-    def _named_tensors(self, module: torch.nn.Module) -> list[Any] | None:
-        """What the module's tables name as its parameters, in order; None: not all of their owners live."""
-        owners: list[Any] = [owner() for owner in self.owners]
+        owners: list[Any] = list(map(_REFERENT, self.owners))
         if self.module() is not module or None in owners:
-            return None
-        return [table.get(key) for table, keys in zip(parameter_tables(owners), self.keys, strict=True) for key in keys]
+            return False
+        numbers, names = self.places
+        tables = list(map(parameter_table_of, owners))
+        tensors: list[Any] = list(map(dict.get, map(tables.__getitem__, numbers), names))
+        if list(map(id, tensors)) != self.identities or list(map(_ADDRESS, tensors)) != self.addresses:
+            return False
+        if self.elsewhere:
+            if not all(one.holds() for one in self.elsewhere):
+                return False
+            tensors += (one.tensor() for one in self.elsewhere)
+        return bool(self.looks.same_as(*tensors))
 
     def is_in(self, memory: list[torch.UntypedStorage]) -> bool:
         """Whether what the graph reads is still there: a change of its size frees memory that is kept alive."""
@@ -247,7 +248,10 @@ def _binding(
     return Binding(
         weakref.ref(module),
         tuple(weakref.ref(owner) for owner, _ in parameters),
-        tuple(tuple(key for key, _ in entries) for _, entries in parameters),
+        (
+            tuple(number for number, (_, entries) in enumerate(parameters) for _ in entries),
+            tuple(key for _, entries in parameters for key, _ in entries),
+        ),
         [id(tensor) for tensor in flat],
         [tensor.data_ptr() for tensor in flat],
         tuple(_Elsewhere.of(owner, key, one) for owner, key, one in elsewhere),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .binding import Held
 from .step_replay import StepReplay
 
 
-@dataclass(frozen=True)
-class CallContext:
+class CallContext(NamedTuple):
     """What a graph's caller knows of a call.
 
     Attributes:

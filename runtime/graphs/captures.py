@@ -65,10 +65,9 @@ class Captures:
         if self.possible and self._cuda_graphs is not None and device.type == "cuda":
             in_thread(device, functools.partial(capture_stream, device))
 
-    def marked_if_due(self, inputs: tuple[torch.Tensor, ...]) -> contextlib.AbstractContextManager[None]:
-        """In what a call is made that may be captured."""
-        due = self.possible and self._cuda_graphs is not None and self._cuda_graphs.due(inputs)
-        return self.marked() if due else contextlib.nullcontext()
+    def are_due(self, inputs: tuple[torch.Tensor, ...]) -> bool:
+        """Whether a call may be captured, and is made while it is `marked`."""
+        return self._cuda_graphs is not None and self.possible and self._cuda_graphs.due(inputs)
 
     def paused(self) -> contextlib.AbstractContextManager[None]:
         """While this lasts calls are only made: a capture would spoil what is measured."""

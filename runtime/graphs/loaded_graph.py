@@ -100,8 +100,9 @@ class LoadedGraph:
         self.first_use = FirstUseCheck(store, entry, options.policy, request.device, request.environment)
         if options.compare_anew:
             self.first_use.result = FirstUse(environment=request.environment)
+        self._alone = options.another is None
         self.captures = Captures(
-            runner.cuda_graphs, self.first_use, alone=options.another is None,
+            runner.cuda_graphs, self.first_use, alone=self._alone,
             shown=entry.manifest.cuda_graphs or bool(self.first_use.result.captured),
             permitted=options.policy.captures and not store.markers.died_while_capturing(entry.folder),
             marker=functools.partial(store.markers.capturing, entry.folder),
@@ -207,28 +208,32 @@ class LoadedGraph:
                 return Refused(refusal)
             self.used = time.monotonic()
             try:
-                with self._marked(inputs):
-                    bound = self._runners.of(module)
-                    due = self.first_use.due(sizes)
-                    spot = not due and self._checks.due(context.copied)
-                    behind = self._checks_behind and not (due or spot or self.fresh or compared is not None)
-                    if unchanged is not None and not behind and not unchanged():
+                bound = self._runners.of(module)
+                due = self.first_use.due(sizes)
+                spot = not due and self._checks.due(context.copied)
+                captured = self._alone and self.captures.are_due(inputs)
+                rare = due or spot or self.fresh or captured or compared is not None
+                behind = self._checks_behind and not rare
+                if unchanged is not None and not behind and not unchanged():
+                    return CHANGED
+                current = bound.binding
+                # Held first: nobody frees what was looked at. Kept by this call: the host lets go of it for room in
+                # another thread, or in a function that the graph calls. Looked at once, before anything reads it.
+                kept = None if current is None else held.hold(id(bound), current)
+                fits = kept is not None and current is not None and current.holds(module)
+                if unchanged is not None and not rare:
+                    if not fits:
                         return CHANGED
-                    current = bound.binding
-                    # Held first: nobody frees what was looked at, or what is left for a later look. Kept by this call:
-                    # the host lets go of it for room in another thread, or in a function that the graph calls.
-                    kept = None if current is None else held.hold(id(bound), current)
-                    if unchanged is not None and behind:
-                        if current is None or kept is None or current.module() is not module or not current.is_in(kept):
-                            return CHANGED
-                        launch, step = functools.partial(self._run, bound.runner, inputs), context.step
-                        output = launch() if step is None else step.call(self, bound, held, inputs, launch)
-                        if not (current.holds(module) and unchanged()):  # looked at while the device computes
-                            counters.dropped_calls += 1
-                            return CHANGED
-                        counters.compiled_calls += 1
-                        return Result(output)
-                    if current is None or kept is None or not current.holds(module):
+                    launch, step = functools.partial(self._run, bound.runner, inputs), context.step if behind else None
+                    output = launch() if step is None else step.call(self, bound, held, inputs, launch)
+                    if behind and not unchanged():  # looked at while the device computes
+                        counters.dropped_calls += 1
+                        return CHANGED
+                    counters.compiled_calls += 1
+                    return Result(output)
+                marker = self.captures.marked() if captured else contextlib.nullcontext()
+                with self._store.markers.loading(self.entry.folder) if self.fresh else marker:
+                    if not fits:
                         made = self._bind(bound, module)
                         if isinstance(made, Refused):
                             return made
@@ -304,12 +309,6 @@ class LoadedGraph:
                     self.captures.prepare(self.device)
                 if number:
                     self._runners.keep(runner)
-
-    def _marked(self, inputs: tuple[torch.Tensor, ...]) -> contextlib.AbstractContextManager[None]:
-        """A crash marker around the calls that could take the process down."""
-        if self.fresh:
-            return self._store.markers.loading(self.entry.folder)
-        return self.captures.marked_if_due(inputs)
 
     @contextlib.contextmanager
     def _comparing(self, compared: Callable[[], contextlib.AbstractContextManager[object]] | None) -> Iterator[None]:

@@ -92,10 +92,7 @@ class SpotChecks:
         self._device = device
         self._first_use = first_use
         self._schedule = Schedule(every(), share)
-
-    def due(self, copied: bool) -> bool:
-        """Count a call; whether it is to be checked. `copied`: see `LoadedGraph.call`."""
-        return self._schedule.due(copied)
+        self.due = self._schedule.due  # `costly`: `copied` of a `CallContext`
 
     def first(
         self, comparison: Comparison, runner: Callable[..., Output], comparing: Comparing, apart: bool

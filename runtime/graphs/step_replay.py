@@ -9,6 +9,7 @@ than at the capture, it is launched as usual, and so are all after it in that st
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -69,6 +70,19 @@ class _Results(NamedTuple):
     def are_unwritten(self) -> bool:
         return writes_to(self.memory) == self.version
 
+    def expected(
+        self, sources: Sequence[Sequence[int | tuple[int, int] | torch.Tensor]], given: Inputs
+    ) -> list[Inputs]:
+        """What each call of the step is to be given, where this is what was computed. `given`: to the first one."""
+        of = [*map(tensors_of, self.of)]
+        return [
+            tuple(
+                one if isinstance(one, torch.Tensor) else given[one] if isinstance(one, int) else of[one[0]][one[1]]
+                for one in row
+            )
+            for row in sources
+        ]
+
 
 @dataclass(frozen=True)
 class _Captured:
@@ -101,7 +115,11 @@ class _Captured:
 
 
 class StepReplay:
-    """The steps of one run of a model, in which nothing is launched but by graphs. Not thread-safe."""
+    """The steps of one run of a model, in which nothing is launched but by graphs. Not thread-safe.
+
+    Attributes:
+        idle: whether a step is neither replayed nor noted, so that nobody needs to tell of its calls.
+    """
 
     def __init__(self) -> None:
         self._captured: _Captured | None = None
@@ -111,15 +129,16 @@ class StepReplay:
         self._calls: list[_Call] = []
         self._at = self._bytes = 0  # how many calls this step has had, and of how large results
         self._results: _Results | None = None  # of a replayed step
-        self._allowed = True
-        self._given: Inputs = ()
+        self._allowed, self.idle = True, False
+        self._expected: list[Inputs] = []  # by a replayed step's calls
         self._kept: list[object] = []  # the memory that a replay reads
         self.replays = 0
 
     def begin(self, *, allowed: bool = True) -> None:
         """Begin a step. `allowed`: whether it is known what happens between its calls."""
         self._at = self._bytes = 0
-        self._calls, self._results, self._given, self._kept, self._allowed = [], None, (), [], allowed
+        self._calls, self._results, self._expected, self._kept, self._allowed = [], None, [], [], allowed
+        self.idle = not allowed or (self._captured is None and not self._left)
 
     def end(self) -> None:
         """End it: capture it, where it was like the ones before. Never raises."""
@@ -153,8 +172,8 @@ class StepReplay:
         if not self._allowed:
             return launch()
         if number == 0 and self._captured is not None and self._replays(self._captured, inputs, held):
-            self._given = inputs
             self._results = self._captured.launch(inputs)
+            self._expected = self._results.expected(self._captured.sources, inputs)
             self.replays += 1
         if self._results is not None:
             if self._is_expected(self._results, number, bound, inputs):
@@ -198,15 +217,9 @@ class StepReplay:
         captured = self._captured
         if captured is None or number >= len(captured.calls) or bound is not captured.calls[number].bound:
             return False
-        sources = captured.sources[number]
-        if len(inputs) != len(sources) or not results.are_unwritten():
-            return False
-        return all(one is self._expected(results, source) for source, one in zip(sources, inputs, strict=True))
-
-    def _expected(self, results: _Results, source: int | tuple[int, int] | torch.Tensor) -> torch.Tensor:
-        if isinstance(source, torch.Tensor):
-            return source
-        return self._given[source] if isinstance(source, int) else tensors_of(results.of[source[0]])[source[1]]
+        expected = self._expected[number]
+        same = len(inputs) == len(expected) and all(map(operator.is_, inputs, expected))
+        return same and results.are_unwritten()
 
     # Captures -----------------------------------------------------------------------------------------------
 

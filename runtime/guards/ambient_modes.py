@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from ...common import reasons
 from ...common.reasons import Reason
-from ...common.torch_private import modes_in_effect
+from ...common.torch_private import is_any_autocast_enabled, modes_in_effect
 
 
-def refusal(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Reason | None:
-    """What a thread has turned on around this call that changes eager operations and that no graph follows, or None."""
-    tensors = itertools.chain(inputs, module.parameters())
+def refusal(module: torch.nn.Module, inputs: Iterable[Any]) -> Reason | None:
+    """What a thread has turned on around this call that changes eager operations and that no graph follows, or None.
+
+    Args:
+        inputs: of the call, those that are tensors at least.
+    """
     differentiates = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    if differentiates and any(tensor.requires_grad for tensor in tensors):
+    if not (differentiates or is_any_autocast_enabled() or modes_in_effect()):
+        return None
+    tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
+    if not tensors:
+        return None
+    if differentiates and any(tensor.requires_grad for tensor in (*tensors, *module.parameters())):
         return reasons.Gradients()
-    if torch.is_autocast_enabled(inputs[0].device.type):
+    if torch.is_autocast_enabled(tensors[0].device.type):
         return reasons.Autocast()
-    if modes_in_effect():
-        return reasons.DispatchMode()
-    return None
+    return reasons.DispatchMode() if modes_in_effect() else None

@@ -159,19 +159,15 @@ class CodeGuard:
         Args:
             moment: for which what is in functions themselves is compared once, and what names refer to each time.
         """
-        if not self._untouched(moment):
+        same = self._names.same()
+        if same and (moment is None or moment is not self._moment):
+            self._moment = moment
+            same = list(map(id, _parts(self._functions, self._closures))) == self._part_ids
+        if not same:
             self._difference = self._compare()
             if self._difference is not None:
                 self._names.release()
         return self._difference
-
-    def _untouched(self, moment: object) -> bool:
-        if not self._names.same():
-            return False
-        if moment is not None and moment is self._moment:
-            return True
-        self._moment = moment
-        return list(map(id, _parts(self._functions, self._closures))) == self._part_ids
 
     def _compare(self) -> Difference | None:
         self._names, self._functions = WatchedNames(), []

@@ -29,7 +29,6 @@ _MISSING: Any = object()
 _OWN_DICT = operator.attrgetter("__dict__")
 _VALUES = operator.methodcaller("values")
 _PLAIN = (torch.Tensor, torch.nn.Module, type)
-_FEW = 4  # modules, up to which looking at one after the other is faster than at all
 
 _trees: weakref.WeakKeyDictionary[torch.nn.Module, tuple[list[weakref.ref[torch.nn.Module]], int]] = (
     weakref.WeakKeyDictionary()
@@ -68,10 +67,13 @@ class ModuleGuard:
     """
 
     _state_ids: list[int]
-    _hooks_of_every: list[int]
     _containers: list[tuple[dict[str, Any], str, list[Any]]]
     _writes_then: list[Any]
     _lengths: list[int]
+    _empty: list[Any]
+    _filled: list[Any]
+    _weights: list[dict[str, Any]]
+    _gaps: bool
     _missing: list[str]
     _spaces: list[dict[str, Any]]
     _names: list[str]
@@ -95,16 +97,16 @@ class ModuleGuard:
         self._part_writes: list[Any] = []
         self._between: list[tuple[int, operator.attrgetter[Any]]] = []
         self._keys: list[tuple[str, ...]] = []
-        self._values_of: dict[str, tuple[list[Any], list[Any]]] = {}
+        self._values_of: dict[tuple[str, ...], tuple[list[Any], list[Any]]] = {}
         self._digest: tuple[weakref.ref[torch.nn.Module], int, str] | None = None
         self._rebuild(module)
+        self._read_weights()
 
     def refresh(self, module: torch.nn.Module) -> int:
         """Notice what has changed since the last look; the version."""
-        if self._same(module):
-            self._read_weights()
-        else:
+        if not self._same(module):
             self._rebuild(module)
+        self._read_weights()
         return self.version
 
     def classes(self) -> set[type]:
@@ -112,7 +114,10 @@ class ModuleGuard:
         return self._classes
 
     def _read_weights(self) -> None:
-        tensors = [t for t in itertools.chain.from_iterable(map(_VALUES, self._weights)) if t is not None]
+        tensors = [*itertools.chain.from_iterable(map(_VALUES, self._weights))]
+        if self._gaps:
+            names, tensors = len(tensors), [tensor for tensor in tensors if tensor is not None]
+            self._gaps = len(tensors) < names
         if self._looks is None or not self._looks.same(tensors):
             self._looks = TensorLooks(tensors)
             self._metadata = hash(tuple((t.dtype, t.shape, t.stride(), t.is_neg(), t.is_conj()) for t in tensors))
@@ -142,21 +147,26 @@ class ModuleGuard:
         owners = [*weights, *(get(weights[number]) for number, get in self._between)]
         return [self._attribute_writes(vars(one)) if hasattr(one, "__dict__") else object() for one in owners]
 
-    def where_set(self, attribute: str) -> str | None:
-        """The first module on which an attribute is set to something, looked up on the modules themselves."""
-        cached = self._values_of.get(attribute)
+    def where_set(self, *attributes: str) -> str | None:
+        """The first module on which one of some attributes is set to something, looked up on the modules themselves."""
+        if any(map(self._states[0].get, attributes)):
+            return self._where[0]
+        cached = self._values_of.get(attributes)
         if cached is None or cached[0] is not self._writes_then:  # else the same objects: lists may be written to
-            values = list(map(dict.get, self._states, itertools.repeat(attribute)))
-            cached = self._values_of[attribute] = self._writes_then, values
-        values = cached[1]
-        return next((self._where[n] for n, value in enumerate(values) if value), None) if any(values) else None
-
-    def where_class_set(self, attribute: str) -> str | None:
-        """The first module whose class sets an attribute to something."""
-        classes = {cls for cls in self._classes if getattr(cls, attribute, False)}
-        if not classes:
+            others = self._states[1:]
+            cached = self._writes_then, [state.get(attribute) for attribute in attributes for state in others]
+            self._values_of[attributes] = cached
+        if not any(cached[1]):
             return None
-        return next((w for w, cls in zip(self._where[1:], self._types, strict=True) if cls in classes), None)
+        return self._where[1 + next(n for n, value in enumerate(cached[1]) if value) % len(self._modules)]
+
+    def where_class_set(self, *attributes: str) -> str | None:
+        """The first module whose class sets one of some attributes to something."""
+        for attribute in attributes:
+            if any(map(getattr, self._classes, itertools.repeat(attribute), itertools.repeat(False))):
+                pairs = zip(self._where[1:], self._types, strict=True)
+                return next((where for where, cls in pairs if getattr(cls, attribute, False)), None)
+        return None
 
     def architecture(self, module: torch.nn.Module) -> str:
         """The architecture digest of the module, or of a skeleton of it, computed once for each version of either."""
@@ -169,25 +179,25 @@ class ModuleGuard:
     def _same(self, module: torch.nn.Module) -> bool:
         if (
             vars(module) is not self._states[0]
+            or type(module) is not self._type
             or list(map(type, self._modules)) != self._types
             or list(map(id, map(_OWN_DICT, self._modules))) != self._state_ids
-            or list(map(len, every_modules_hooks())) != self._hooks_of_every
-            or any(_differs(space.get(name), copied) for space, name, copied in self._containers)
+            or any(self._empty)
+            or (self._containers and any(_differs(space.get(name), copied) for space, name, copied in self._containers))
         ):
             return False
         # Read first: what is written meanwhile is then found by the next look.
-        writes = self._all_writes()
-        if list(map(len, self._written)) != self._lengths:
-            return False
-        if writes == self._writes_then:
+        writes, then = [*map(self._attribute_writes, self._states), *map(self._writes, self._filled)], self._writes_then
+        if writes == then:
             return True
-        count = len(self._states)
-        tables_same = writes[count:] == self._writes_then[count:]
-        written = [n for n in range(count) if writes[n] != self._writes_then[n]] if tables_same else []
-        few = tables_same and len(written) <= _FEW
-        if not (all(map(self._attributes_same, written)) if few else self._all_same()):
+        if writes[1:] == then[1:]:  # the route to a block is written there at each call of the model
+            if not self._attributes_same():
+                return False
+            then[0] = writes[0]
+            return True
+        if list(map(len, self._filled)) != self._lengths or not self._all_same():
             return False
-        self._writes_then = writes
+        self._writes_then, self._gaps = writes, True
         return True
 
     def _all_same(self) -> bool:
@@ -201,23 +211,17 @@ class ModuleGuard:
             and self._only_placed()
         )
 
-    def _attributes_same(self, number: int) -> bool:
-        """Whether a module that was written to has its attributes as before: the route to a block is written there."""
-        state = self._states[number]
-        keys, ids = tuple(state), self._table_ids[number :: len(self._states)]
-        facts = [n for n, space in enumerate(self._spaces) if space is state]
+    def _attributes_same(self) -> bool:
+        """Whether the module itself, which was written to, has its attributes as before."""
+        state, keys = self._states[0], self._keys[0]
         if (
-            [id(state.get(name)) for name in TABLES] != ids
-            or [state.get(self._names[n]) for n in facts] != [self._values[n] for n in facts]
-            or (keys != self._keys[number] and self._telling(keys, number) != self._telling(self._keys[number], number))
+            list(map(id, map(state.get, TABLES))) != self._table_ids[:: len(self._states)]
+            or list(map(state.get, self._own_names)) != self._own_values
+            or (keys != (now := tuple(state)) and self._telling(keys, 0) != self._telling(now, 0))
         ):
             return False
-        self._keys[number] = keys
+        self._keys[0] = now
         return True
-
-    def _all_writes(self) -> list[Any]:
-        """Numbers that every write changes to the modules' attributes and tables."""
-        return [*map(self._attribute_writes, self._states), *map(self._writes, self._written)]
 
     def _only_placed(self) -> bool:
         """Whether attributes came or went by which the host places weights, and nothing else."""
@@ -243,15 +247,19 @@ class ModuleGuard:
         self._intercepted = self._rules.intercepted(module)
         referenced, compared = fingerprint.referenced_names(module), fingerprint.compared_numbers(module, self._rules)
         self._modules = [child for _, child in named[1:]]
-        self._types = [type(child) for child in self._modules]
+        self._type, self._types = type(module), [type(child) for child in self._modules]
         self._classes = {*self._types}
         self._states = [vars(child) for _, child in named]
         self._child_tables = children = [tables(child).children for _, child in named]
-        self._weights = [table for _, child in named for table in tables(child)[:2]]
-        hooks = [table for _, child in named for table in hook_tables(child)]
+        weights = [table for _, child in named for table in tables(child)[:2]]
+        hooks = [*every_modules_hooks(), *(table for _, child in named for table in hook_tables(child))]
         # Before all else that is read: what is written meanwhile is then found by the next look.
-        self._written: list[Any] = [*children, *self._weights, *hooks]
-        self._writes_then = self._all_writes()
+        self._empty, self._filled = [], []  # most of a module's tables are empty: that they are tells all of these
+        for table in (*children, *weights, *hooks):
+            (self._filled if table else self._empty).append(table)
+        self._writes_then = [*map(self._attribute_writes, self._states), *map(self._writes, self._filled)]
+        of_weights = {*map(id, weights)}
+        self._weights, self._gaps = [table for table in self._filled if id(table) in of_weights], True
         self._table_ids = self._ids_of_tables()
         self._where = [f"{name or 'the model'} ({type(child).__name__})" for name, child in named]
         self._state_ids = list(map(id, self._states[1:]))
@@ -260,8 +268,7 @@ class ModuleGuard:
         missing = [(table, name) for table in self._weights for name, tensor in table.items() if tensor is None]
         self._missing_of: list[dict[str, Any]] = [table for table, _ in missing]
         self._missing = [name for _, name in missing]
-        self._hooks_of_every = list(map(len, every_modules_hooks()))
-        self._lengths = list(map(len, self._written))
+        self._lengths = list(map(len, self._filled))
         self._child_names = list(map(tuple, children))
         pairs = [(table, name) for table in children for name in table]
         self._tables, self._children = [table for table, _ in pairs], [name for _, name in pairs]
@@ -298,6 +305,8 @@ class ModuleGuard:
                 self.patched = self.patched or ReplacedPart("class", where, custom_node(next(functions, None)))
         self._spaces, self._names = [space for space, _ in facts], [key for _, key in facts]
         self._values = list(map(dict.get, self._spaces, self._names))
+        self._own_names = [key for space, key in facts if space is self._states[0]]
+        self._own_values = list(map(self._states[0].get, self._own_names))
         plain = [(space, name) for space, name in facts if may_change_in_place(space.get(name))]
         self._containers = [
             (space, name, copy.deepcopy(space[name]))
@@ -305,7 +314,6 @@ class ModuleGuard:
             if is_empty(space[name]) or self._rules.describe(space[name])
         ]
         self._signature = hash(tuple(signature))
-        self._read_weights()
 
     def _patch(self, module: torch.nn.Module, name: str, value: Any, where: str) -> ReplacedPart | None:
         """A function on the module itself where the class has its own, or a foreign one of several of the host's."""

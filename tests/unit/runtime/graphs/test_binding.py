@@ -69,7 +69,19 @@ def narrowed(module: toy.Toy) -> None:
     module.mix.weight.data = module.mix.weight.data[:4]
 
 
-@pytest.mark.parametrize("change", [replaced, moved, removed, turned, spread, narrowed])
+def exchanged(module: toy.Toy) -> None:
+    table = module.mix._parameters
+    table["weight"], table["bias"] = table["bias"], table["weight"]
+
+
+def copied_into_another_table(module: toy.Toy) -> None:
+    weights = module.mix._parameters.items()
+    module.mix._parameters = {name: torch.nn.Parameter(one.clone()) for name, one in weights if one is not None}
+
+
+@pytest.mark.parametrize(
+    "change", [replaced, moved, removed, turned, spread, narrowed, exchanged, copied_into_another_table]
+)
 def test_a_weight_no_longer_where_it_was_is_noticed(change) -> None:
     module = toy.Toy()
     binding = bound(module)

@@ -87,7 +87,7 @@ def test_eager_computes_a_block_before_its_graph_does(monkeypatch: pytest.Monkey
         order.clear()
         graph = named("graph", factor)
         comparison = Comparison(inputs, {}, lambda given, graph=graph: graph(*given), named("eager", 2.0))
-        assert checks.due(copied=False)
+        assert checks.due(False)
         output, failed = checks.later(comparison, graph, contextlib.nullcontext, apart)
         torch.testing.assert_close(output, inputs[0] * factor)
         assert order == wanted and (failed is None) == (factor == 2.0)

@@ -187,6 +187,23 @@ def test_graphs_whose_calls_may_not_be_captured() -> None:
     assert [launched(model) for _ in range(_ALIKE + 1)] == [BLOCKS] * (_ALIKE + 1)
 
 
+def test_nobody_tells_of_the_calls_of_a_step_that_is_neither_replayed_nor_noted(model: Model) -> None:
+    steps = model.step, StepReplay()
+    for step in steps:
+        step.begin()
+    assert not any(step.idle for step in steps)
+    for step in steps:
+        step.begin(allowed=False)
+    assert all(step.idle for step in steps)
+    model.step._left = 0
+    model.step.begin()
+    assert not model.step.idle  # it is replayed, though no further one will be captured
+    large = Model(step_replay._LARGEST // 4)
+    large.run(1.0)
+    large.step.begin()
+    assert large.step.idle
+
+
 def test_a_replay_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def captured(function: Callable[[], torch.Tensor], device: torch.device) -> Any:
         return SimpleNamespace(replay=lambda: None), function() + 1

@@ -82,6 +82,93 @@ def test_writes_that_change_nothing_cost_no_new_look(few: bool, monkeypatch: pyt
     assert guard.refresh(module) == version
 
 
+class Another(toy.Toy):
+    """Looks as a `Toy` does."""
+
+
+def test_another_class_of_the_module_itself_is_seen() -> None:
+    module = toy.Toy()
+    guard = ModuleGuard(module, Rules())
+    version = guard.refresh(module)
+    module.__class__ = Another
+    assert guard.refresh(module) != version
+
+
+@pytest.mark.parametrize("where", ["", "mix"])
+@pytest.mark.parametrize("routed", [True, False])
+def test_what_is_set_is_found_whoever_else_writes(where: str, routed: bool) -> None:
+    """The route to a block is written to the module itself, which is looked at alone then."""
+    names = "packs_mark", "packs_list"
+    module: Any = toy.Toy()
+    one = module.get_submodule(where)
+    one.packs_list = []
+    guard = ModuleGuard(module, Rules(placement=lambda name: name.startswith("packs_")))
+    version = guard.refresh(module)
+    assert guard.where_set(*names) is None
+
+    def found() -> bool:
+        if routed:
+            touched(module, True)
+        assert guard.refresh(module) == version
+        assert guard.where_set("packs_other") is None
+        return guard.where_set(*names) == (f"{where} (Linear)" if where else "the model (Toy)")
+
+    assert not found()
+    one.packs_list.append(1)
+    assert found()
+    one.packs_list.clear()
+    assert not found()
+    one.packs_mark = True
+    assert found()
+    del one.packs_mark
+    assert not found()
+
+
+def test_what_a_class_sets_is_found_when_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = ModuleGuard(toy.Toy(), Rules())
+    assert guard.where_class_set("packs_mark", "packs_other") is None
+    monkeypatch.setattr(torch.nn.Linear, "packs_other", True, raising=False)
+    assert guard.where_class_set("packs_mark", "packs_other") == "mix (Linear)"
+
+
+@pytest.mark.parametrize("table", ["_parameters", "_buffers", "_modules", "_forward_hooks"])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_table_that_had_something_loses_it(table: str, kept: bool) -> None:
+    """A table is compared by its number where it had something, by its length where it was empty."""
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    if "hooks" in table:
+        module[1].register_forward_hook(lambda *args: None)
+    owner = module if table == "_modules" else module[1]
+    guard = ModuleGuard(module, Rules())
+    before, patched = guard.refresh(module), guard.patched
+    entries: dict[Any, Any] = getattr(owner, table)
+    name, entry = next(iter(entries.items()))
+    if kept:
+        entries[name] = None
+    else:
+        del entries[name]
+    if not (kept and "hooks" in table):  # a hook that is None is one still
+        assert (guard.refresh(module), guard.patched) != (before, patched)
+    entries.pop(name, None)
+    rest = {**entries}
+    entries.clear()
+    entries.update({name: entry, **rest})
+    if table != "_modules":  # children that came back are numbered anew
+        assert (guard.refresh(module), guard.patched) == (before, patched)
+
+
+def test_a_weight_that_is_none_for_a_while() -> None:
+    """The names of the weights are those of before, and so is everything but the weights themselves."""
+    module: Any = toy.Toy()
+    guard = ModuleGuard(module, Rules())
+    before, bias = guard.refresh(module), module.mix.bias
+    module.mix._parameters["bias"] = None
+    without = guard.refresh(module)
+    assert guard.refresh(module) == without != before
+    module.mix._parameters["bias"] = bias
+    assert guard.refresh(module) == before
+
+
 def like(part: torch.nn.Module) -> torch.nn.Module:
     return copy.deepcopy(part)
 
