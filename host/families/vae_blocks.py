@@ -6,6 +6,7 @@ import torch
 
 from ...compiler.blocks.repeated import repeated_blocks
 from ...signature import views
+from . import vae_seedvr
 
 # The VAEs whose videos were tested so. What others keep between chunks is not known.
 _VAES = (
@@ -16,6 +17,7 @@ _VAES = (
     "comfy.ldm.lightricks.vae.causal_video_autoencoder:VideoVAE",
     "comfy.ldm.cosmos.vae:CausalContinuousVideoTokenizer",
     "comfy.ldm.minimax.vae:MiniMaxH3VideoVAE",
+    "comfy.ldm.seedvr.vae:VideoAutoencoderKLWrapper",
 )
 
 
@@ -29,6 +31,7 @@ def register() -> None:
     views.register(f"{module}:ResnetBlock3D", views.OfThread("temporal_cache_state"))
     for name in ("UNetMidBlock3D", "DepthToSpaceUpsample", "SpaceToDepthDownsample"):
         views.register_holder(f"{module}:{name}")
+    vae_seedvr.register()
 
 
 def compiles(module: torch.nn.Module) -> bool:

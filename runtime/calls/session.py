@@ -23,7 +23,7 @@ from ...compiler.blocks.repeated import repeated_blocks
 from ...signature.call_rules import Attention
 from ...signature.call_tree import OPTIONS
 from ...signature.parameters import options_of, parameters_of
-from ...signature.views import closed, opened, opened_result
+from ...signature.views import UnservedCallError, closed, opened, opened_result
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..graphs.step_replay import StepReplay
 from ..guards import ambient_modes, code_guard
@@ -256,6 +256,8 @@ class BlockRun:
             cls: Any = type(one.block)
             bound = parameters_of(cls, method).bind(args, kwargs)
             named = opened(one.block, bound)
+        except UnservedCallError as error:
+            return Refused(error.reason)
         except TypeError:  # the class's own method says what is wrong
             return Refused(reasons.UnusualInputs())
         tensors = [value for value in named.values() if isinstance(value, torch.Tensor)]

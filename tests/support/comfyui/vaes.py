@@ -97,6 +97,18 @@ def _h3() -> Any:
         return home.MiniMaxH3VideoVAE(ch=32, tile_size=32, tile_overlap_min=8, **sizes)
 
 
+def _seedvr() -> Any:
+    """With fewer channels and layers, which its class does not let one choose either."""
+    import comfy.ldm.seedvr.vae as home
+
+    made = functools.partialmethod(home.VideoAutoencoderKL.__init__, layers_per_block=1, norm_num_groups=8)
+    with (
+        mock.patch.object(home, "BYTEDANCE_BLOCK_OUT_CHANNELS", (8, 8, 16, 16)),
+        mock.patch.object(home.VideoAutoencoderKL, "__init__", made),
+    ):
+        return home.VideoAutoencoderKLWrapper()
+
+
 @dataclass(frozen=True)
 class Small:
     """A small VAE.
@@ -151,6 +163,7 @@ VAES: Mapping[str, Small] = {
         lambda: _made("comfy.ldm.cosmos.vae.CausalContinuousVideoTokenizer", **_COSMOS), pixels=8, dims=3, frames=8
     ),
     "minimax h3": Small(_h3, pixels=4, channels=24, dims=3, frames=4, tiles=True),
+    "seedvr 2": Small(_seedvr, pixels=8, dims=3, frames=4, tiles=True),
 }
 
 
