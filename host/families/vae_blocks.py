@@ -1,4 +1,4 @@
-"""The blocks of ComfyUI's video VAEs that keep frames of one chunk for the next, each family in its own way."""
+"""The blocks of ComfyUI's video VAEs, which keep frames of one chunk for the next each in its own way, and of audio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from ...compiler.blocks.repeated import repeated_blocks
 from ...signature import views
 from . import vae_seedvr
 
-# The VAEs whose videos were tested so. What others keep between chunks is not known.
+# The VAEs whose videos or audio were tested so. What others keep between chunks is not known, and other audio VAEs have
+# hardly two blocks of one structure.
 _VAES = (
     "comfy.ldm.wan.vae:WanVAE",
     "comfy.ldm.wan.vae2_2:WanVAE",
@@ -18,6 +19,7 @@ _VAES = (
     "comfy.ldm.cosmos.vae:CausalContinuousVideoTokenizer",
     "comfy.ldm.minimax.vae:MiniMaxH3VideoVAE",
     "comfy.ldm.seedvr.vae:VideoAutoencoderKLWrapper",
+    "comfy.ldm.audio.vae_sa3:SA3AudioVAE",
 )
 
 
@@ -35,7 +37,7 @@ def register() -> None:
 
 
 def compiles(module: torch.nn.Module) -> bool:
-    """Whether a VAE's videos are compiled by its blocks."""
+    """Whether a VAE's videos or audio are compiled by its blocks."""
     return f"{type(module).__module__}:{type(module).__qualname__}" in _VAES and bool(repeated_blocks(module))
 
 
