@@ -113,13 +113,13 @@ def _with_its_weights(layer: Any) -> torch.nn.Module:
 
     No graph that reads one is ever bound: of such a layer that is in a block, the binding says so.
     """
-    cls = type(layer).__bases__[0]  # torch makes a class for each such layer
-    made: Any = cls.__new__(cls)
+    cls: Any = type(layer).__bases__[0]  # torch makes a class for each such layer
+    made: torch.nn.Module = cls.__new__(cls)
     weights = {name: torch.nn.Parameter(getattr(layer, name), requires_grad=False) for name in layer.parametrizations}
     modules = {name: one for name, one in layer._modules.items() if name != "parametrizations"}
-    loading = {"_load_state_dict_pre_hooks": {}}  # of weights by the names that they once had
+    loading: dict[str, Any] = {"_load_state_dict_pre_hooks": {}}  # of weights by the names that they once had
     vars(made).update({**vars(layer), "_parameters": {**layer._parameters, **weights}, "_modules": modules, **loading})
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _place_of(function: FunctionType) -> list[Any] | None:

@@ -46,7 +46,7 @@ def test_a_layer_whose_weight_is_computed_arrives_with_one() -> None:
     arrived = skeleton.load(skeleton.dump(module), toy.CPU)
     assert type(arrived[0]) is torch.nn.Conv1d and {*arrived.state_dict()} == {"0.weight", "0.bias"}
     assert arrived(torch.zeros(1, 2, 9)).shape == module(torch.zeros(1, 2, 9)).shape
-    assert [*dict(module.named_parameters())][0] == "0.bias" and torch.nn.utils.parametrize.is_parametrized(module[0])
+    assert torch.nn.utils.parametrize.is_parametrized(module[0])  # the live one stays as it is
 
 
 def test_shared_weights_stay_shared() -> None:
