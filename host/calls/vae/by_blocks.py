@@ -39,7 +39,7 @@ class VaeBlocks:
 
     def preload(self, vae: Any, module: torch.nn.Module) -> None:
         """Begin to restore the graphs that the store has."""
-        if getattr(vae, "latent_dim", 2) != 2 and compiles(module):
+        if compiles(module, getattr(vae, "latent_dim", 2)):
             preload_blocks(self._components["decoder"], self._options, vae.patcher, module, "", self._guards)
 
     def serves(self, module: torch.nn.Module, x: torch.Tensor) -> bool:
