@@ -34,8 +34,8 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
         r.GraphWithdrawn,
     ),
     "image_is_right": (
-        r.BlocksNotCalled, r.BlockArgument, r.BlockSizes, r.BlockShared, r.BlockWrites, r.BlockElsewhere,
-        r.TooManyKinds, r.CallCaptured,
+        r.BlocksNotCalled, r.BlockArgument, r.BlockSizes, r.BlockInPieces, r.BlockShared, r.BlockWrites,
+        r.BlockElsewhere, r.TooManyKinds, r.CallCaptured,
         r.UnusualInputs, r.NotPlainInputs, r.NotImages, r.InputCount, r.InputDevice, r.InputDtype, r.InputRank,
         r.InputLength, r.InputsDisagree, r.NotPlainWeight, r.Gradients, r.NothingCompiled, r.UnusualResidual,
         r.ResidualSize, r.EagerNotFinite, r.GraphNotFinite, r.WeightsMoving, r.OffloadedWeights,

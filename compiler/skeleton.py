@@ -18,6 +18,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 
 from ..common.errors import CaptureError, in_brief
 from ..common.tensor_meta import TensorMeta
@@ -57,6 +58,8 @@ class _Pickler(pickle.Pickler):
         stand_in = self._composites.stand_in(obj)
         if stand_in is not None:
             return copy.copy, (stand_in,)
+        if isinstance(obj, torch.nn.Module) and parametrize.is_parametrized(obj):
+            return copy.copy, (_with_its_weights(obj),)
         # Since torch 2.14 every module has a `__getstate__` of torch's own.
         usual = all(
             getattr(cls, name, None) in (getattr(object, name, None), getattr(torch.nn.Module, name, None))
@@ -103,6 +106,20 @@ class _Pickler(pickle.Pickler):
         kind = "parameter" if isinstance(obj, torch.nn.Parameter) else "tensor"
         # Plain values: the compiling process knows the pack, and so the class, by another name.
         return kind, TensorMeta.of(str(id(obj)), obj).to_json()
+
+
+def _with_its_weights(layer: Any) -> torch.nn.Module:
+    """A layer whose weights torch computes from others at each use, with those that it has now; torch hands on none.
+
+    No graph that reads one is ever bound: of such a layer that is in a block, the binding says so.
+    """
+    cls: Any = type(layer).__bases__[0]  # torch makes a class for each such layer
+    made: torch.nn.Module = cls.__new__(cls)
+    weights = {name: torch.nn.Parameter(getattr(layer, name), requires_grad=False) for name in layer.parametrizations}
+    modules = {name: one for name, one in layer._modules.items() if name != "parametrizations"}
+    loading: dict[str, Any] = {"_load_state_dict_pre_hooks": {}}  # of weights by the names that they once had
+    vars(made).update({**vars(layer), "_parameters": {**layer._parameters, **weights}, "_modules": modules, **loading})
+    return made
 
 
 def _place_of(function: FunctionType) -> list[Any] | None:

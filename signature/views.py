@@ -14,9 +14,19 @@ from typing import Any, Protocol
 
 import torch
 
+from ..common.reasons import Reason
 from ..common.torch_private import memory_of
+from .call_tree import class_of
 
 VIEWED = "^"  # the key of a call that a view has opened
+
+
+class UnservedCallError(TypeError):
+    """A call that no graph may serve, with the reason."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.text)
+        self.reason = reason
 
 
 class View(Protocol):
@@ -251,6 +261,59 @@ class OfThread:
 
     def open_result(self, block: torch.nn.Module, named: Mapping[str, Any], result: Any) -> tuple[Any, Any]:
         return result, [one[self._attribute].get(threading.get_ident()) for one in self._modules(block)]
+
+
+class Keyed:
+    """Of blocks that are given a dictionary in which each of their modules has what it keeps for its next call.
+
+    Args:
+        kept: the argument that is the dictionary.
+        members: arguments that are members of an enumeration, `module:name` of its class. A member is part of the form.
+    """
+
+    def __init__(self, kept: str, members: Mapping[str, str]) -> None:
+        self._kept = kept
+        self._members = members
+
+    def open(self, block: torch.nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
+        others = {name: value for name, value in named.items() if name != self._kept}
+        for name, cls in self._members.items():
+            if not isinstance(others[name], class_of(cls)):
+                raise TypeError("no member of the enumeration")
+            others[name] = others[name].name
+        kept = named[self._kept]
+        if kept is None:
+            return others
+        if type(kept) is not dict:
+            raise TypeError("no dictionary of what is kept")
+        return {**others, self._kept: [kept.get(one) for one in block.modules()]}
+
+    def call(self, block: torch.nn.Module, opened: Mapping[str, Any]) -> Any:
+        cls: Any = type(block)
+        members: dict[str, Any] = {name: class_of(one) for name, one in self._members.items()}
+        named = {name: members[name][one] if name in members else one for name, one in opened.items() if name != VIEWED}
+        if self._kept not in opened:
+            return cls.forward(block, **{**named, self._kept: None}), None
+        modules = [*block.modules()]
+        kept = {one: value for one, value in zip(modules, opened[self._kept], strict=True) if value is not None}
+        result = cls.forward(block, **{**named, self._kept: kept})
+        if not kept.keys() <= {*modules}:
+            raise TypeError("a block keeps something for others")
+        given = tensors_in((*named.values(), result))
+        return result, apart([kept.get(one) for one in modules], {memory_of(one) for one in given})
+
+    def close(self, block: torch.nn.Module, named: Mapping[str, Any], returned: Any) -> Any:
+        result, left = returned
+        for one, value in zip(block.modules(), left or (), strict=left is not None):
+            if value is None:
+                named[self._kept].pop(one, None)
+            else:
+                named[self._kept][one] = value
+        return result
+
+    def open_result(self, block: torch.nn.Module, named: Mapping[str, Any], result: Any) -> tuple[Any, Any]:
+        kept = named[self._kept]
+        return result, None if kept is None else [kept.get(one) for one in block.modules()]
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

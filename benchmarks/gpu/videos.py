@@ -25,6 +25,7 @@ LATENTS = {  # by VAE: channels, frames, height and width of latents, of 480p or
     "hunyuan video 1.5": (32, 9, 30, 52),
     "ltx": (128, 13, 22, 40),
     "minimax h3": (24, 13, 22, 40),
+    "seedvr 2": (16, 9, 64, 64),  # a tile
 }
 SMALL = (9, 24, 24)  # frames, height and width of latents on a CPU
 PIXELS = {"wan 2.2": 16, "hunyuan video 1.5": 16, "ltx": 32, "minimax h3": 16}  # per unit of latents, if not 8
@@ -34,6 +35,7 @@ def module_of(name: str) -> Any:
     """A VAE's module as its file makes it."""
     import comfy.ldm.minimax.vae
     from comfy.ldm.lightricks.vae.causal_video_autoencoder import VideoVAE
+    from comfy.ldm.seedvr.vae import VideoAutoencoderKLWrapper
     from comfy.ldm.wan import vae, vae2_2
     from support.comfyui import vaes
 
@@ -47,6 +49,8 @@ def module_of(name: str) -> Any:
     if name == "hunyuan video 1.5":
         sizes = {"block_out_channels": [128, 256, 512, 1024, 1024], "num_res_blocks": 2}
         return vaes.hunyuan("vae_refiner", z_channels=32, ffactor_spatial=16, ffactor_temporal=4, **sizes)
+    if name == "seedvr 2":
+        return VideoAutoencoderKLWrapper()
     return VideoVAE(version=2) if name == "ltx" else comfy.ldm.minimax.vae.MiniMaxH3VideoVAE()
 
 

@@ -57,6 +57,10 @@ class BlockSmall(Reason):
     detail: str
 
 
+class BlockInPieces(Reason):
+    sentence = "frames of this size are computed in pieces, as many as fit into what this VAE may take at once"
+
+
 class BlockWrites(Reason):
     sentence = "a block writes into a list, a dictionary or an object that it is given ({kind})"
     kind: str

@@ -14,6 +14,7 @@ from ...compiler.blocks.capture import Settings
 from ..comfyui import contract
 from ..families.family import attention as torch_attention
 from ..families.family import one_path
+from ..families.vae_seedvr import whole_inputs
 from ..weights.plain import plain_block
 from ..weights.products import products
 from .attention import OVERRIDE, overridden, standing_in
@@ -35,7 +36,9 @@ def _rewrites() -> Iterator[None]:
     from comfy import model_management
 
     like = torch.empty(0, device=model_management.get_torch_device())
-    rewrites = plain_rotations, gathered_modulation, gathered_timesteps, whole_sequences, whole_images, products
+    rewrites = (
+        plain_rotations, gathered_modulation, gathered_timesteps, whole_sequences, whole_images, whole_inputs, products
+    )  # fmt: skip
     with contextlib.ExitStack() as lasting:
         for rewrite in rewrites:
             lasting.enter_context(rewrite())

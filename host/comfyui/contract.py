@@ -155,6 +155,10 @@ KANDINSKY = (
     Use("comfy.ldm.kandinsky5.model.FeedForward._forward", ("x",)),
 )
 PIXELDIT = (Use("comfy.ldm.pixeldit.modules.PiTBlock.forward", ("x", "s_cond", "image_height", "image_width")),)
+SEEDVR = (
+    *uses("comfy.ldm.seedvr.vae", "get_norm_limit", "math.prod", "MemoryState", "Upsample3D"),
+    *uses("comfy.ldm.seedvr.vae", "InflatedCausalConv3d.memory_limit_conv"),
+)
 # An activation before a quantised layer, which some of its products compute on the way.
 ACTIVATED = (
     Use("comfy.ops.linear_input_act", ("linear", "x", "input_act")),

@@ -23,7 +23,7 @@ from ...compiler.blocks.repeated import repeated_blocks
 from ...signature.call_rules import Attention
 from ...signature.call_tree import OPTIONS
 from ...signature.parameters import options_of, parameters_of
-from ...signature.views import closed, opened, opened_result, view_of
+from ...signature.views import UnservedCallError, closed, opened, opened_result, view_of
 from ..graphs.call_context import CallContext
 from ..graphs.loaded_graph import CHANGED, Changed, LoadedGraph
 from ..graphs.step_replay import StepReplay
@@ -260,6 +260,8 @@ class BlockRun:
             bound = parameters_of(cls, method).bind(args, kwargs)
             viewed = view_of(one.block) is not None
             named = opened(one.block, bound) if viewed else bound
+        except UnservedCallError as error:
+            return Refused(error.reason)
         except TypeError:  # the class's own method says what is wrong
             return Refused(reasons.UnusualInputs())
         around = ambient_modes.refusal(one.block, named.values())

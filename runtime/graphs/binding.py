@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 
 from ...backends import Runner
 from ...common import reasons
@@ -211,6 +212,8 @@ def bind(
         weight = tensor = _path(owner, key.split("."))[-1]
         if owner is None or not isinstance(tensor, torch.Tensor):
             return Refused(reasons.NoSuchWeight(name))
+        if parametrize.is_parametrized(owner, key):  # another tensor at each look
+            return Refused(reasons.WeightComputed(name))
         if of_memory:
             tensor = without_class(weight)
         if type(tensor) not in PLAIN:

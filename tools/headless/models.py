@@ -218,7 +218,7 @@ def seeded(state: dict[str, torch.Tensor], seed: int, device: str = "cpu") -> di
             value = 0.02 * torch.randn(shape, generator=generator, device=device) + float(name.endswith("weight"))
         else:
             drawn = torch.randn(shape, generator=generator, device=device)
-            value = drawn * (0.7 / state[name][0].numel() ** 0.5)
+            value = drawn * (0.7 / max(1, state[name][0].numel()) ** 0.5)
         out[name] = value.half().contiguous().cpu()
     return out
 

@@ -1,4 +1,4 @@
-"""Videos: the host's own decode or encode runs, with its chunks, tiles and caches, and its blocks by their graphs."""
+"""Videos and audio: the host's own decode or encode runs, with its chunks, tiles and caches; its blocks by graphs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class VaeBlocks:
 
     def preload(self, vae: Any, module: torch.nn.Module) -> None:
         """Begin to restore the graphs that the store has."""
-        if getattr(vae, "latent_dim", 2) == 3 and compiles(module):
+        if compiles(module, getattr(vae, "latent_dim", 2)):
             preload_blocks(self._components["decoder"], self._options, vae.patcher, module, "", self._guards)
 
     def serves(self, module: torch.nn.Module, x: torch.Tensor) -> bool:

@@ -27,7 +27,7 @@ def halves_of(vae: Any) -> Mapping[Half, VaeHalf] | Reason:
     """The families of both halves of a VAE; none: its blocks are compiled. Or why it passes through unchanged."""
     module: Any = plain(getattr(vae, "first_stage_model", None))
     found = _families(vae, module)
-    by_blocks = getattr(vae, "latent_dim", 2) == 3 and vae_blocks.compiles(module)
+    by_blocks = vae_blocks.compiles(module, getattr(vae, "latent_dim", 2))
     return {} if isinstance(found, Reason) and by_blocks else found
 
 

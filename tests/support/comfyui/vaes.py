@@ -97,6 +97,24 @@ def _h3() -> Any:
         return home.MiniMaxH3VideoVAE(ch=32, tile_size=32, tile_overlap_min=8, **sizes)
 
 
+def _seedvr() -> Any:
+    """With fewer channels and layers, which its class does not let one choose either."""
+    import comfy.ldm.seedvr.vae as home
+
+    made = functools.partialmethod(home.VideoAutoencoderKL.__init__, layers_per_block=1, norm_num_groups=8)
+    with (
+        mock.patch.object(home, "BYTEDANCE_BLOCK_OUT_CHANNELS", (8, 8, 16, 16)),
+        mock.patch.object(home.VideoAutoencoderKL, "__init__", made),
+    ):
+        return home.VideoAutoencoderKLWrapper()
+
+
+def _audio(**config: Any) -> Any:
+    from comfy.ldm.audio.vae_sa3 import SA3AudioVAE
+
+    return SA3AudioVAE(channels=32, **config)
+
+
 @dataclass(frozen=True)
 class Small:
     """A small VAE.
@@ -105,7 +123,7 @@ class Small:
         make: makes its module, without weights.
         pixels: of an image per latent unit.
         channels: of its latents.
-        dims: of these: 2 or 3.
+        dims: of these: 2 or 3; 1 of audio.
         frames: of a video per latent one.
         tiles: whether the VAE tiles its own work.
     """
@@ -151,6 +169,25 @@ VAES: Mapping[str, Small] = {
         lambda: _made("comfy.ldm.cosmos.vae.CausalContinuousVideoTokenizer", **_COSMOS), pixels=8, dims=3, frames=8
     ),
     "minimax h3": Small(_h3, pixels=4, channels=24, dims=3, frames=4, tiles=True),
+    "stable audio 3 small": Small(
+        lambda: _audio(
+            transformer_depths=4,
+            sinusoidal_blocks=0,
+            decoder_conv_mapping=True,
+            chunk_size=32,
+            chunk_midpoint_shift=True,
+        ),
+        pixels=4096,
+        channels=256,
+        dims=1,
+    ),
+    "stable audio 3": Small(
+        lambda: _audio(transformer_depths=4, sinusoidal_blocks=3, sliding_window=[1, 1]),
+        pixels=4096,
+        channels=256,
+        dims=1,
+    ),
+    "seedvr 2": Small(_seedvr, pixels=8, dims=3, frames=4, tiles=True),
 }
 
 
@@ -169,8 +206,12 @@ def held(module: torch.nn.Module, small: Small, weights: Mapping[str, torch.Tens
         vae = comfy.sd.VAE(sd={_DETECTED: torch.zeros(1, small.channels), **weights}, dtype=dtype)
     vae.latent_channels, vae.latent_dim = small.channels, small.dims
     vae.handles_tiling = small.tiles
-    if small.dims == 2:
+    if small.dims != 3:
         vae.downscale_ratio = vae.upscale_ratio = small.pixels
+        if small.dims == 1:
+            vae.process_input = vae.process_output = lambda audio: audio
+            vae.output_channels, vae.pad_channel_value = 2, "replicate"
+            vae.memory_used_decode = vae.memory_used_encode = lambda shape, dtype: 1 << 20
     else:
         times = small.frames
         vae.upscale_ratio = (lambda a: max(0, a * times - times + 1), small.pixels, small.pixels)

@@ -40,6 +40,15 @@ def test_a_rebuilt_module_computes_the_same() -> None:
     assert torch.equal(arrived(*inputs), module(*inputs))
 
 
+def test_a_layer_whose_weight_is_computed_arrives_with_one() -> None:
+    """Torch refuses to hand it on as it is; which class it made for it, no other process knows."""
+    module = torch.nn.Sequential(torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(2, 3, 5)), torch.nn.ReLU())
+    arrived = skeleton.load(skeleton.dump(module), toy.CPU)
+    assert type(arrived[0]) is torch.nn.Conv1d and {*arrived.state_dict()} == {"0.weight", "0.bias"}
+    assert arrived(torch.zeros(1, 2, 9)).shape == module(torch.zeros(1, 2, 9)).shape
+    assert torch.nn.utils.parametrize.is_parametrized(module[0])  # the live one stays as it is
+
+
 def test_shared_weights_stay_shared() -> None:
     module = torch.nn.Module()
     module.a = torch.nn.Linear(4, 4)

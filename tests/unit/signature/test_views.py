@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -66,12 +67,35 @@ class Keeping(torch.nn.Module):
         return result
 
 
+class State(Enum):
+    FIRST = 1
+    LATER = 2
+
+
+class Keyed(torch.nn.Module):
+    """Has what it keeps in a dictionary by its modules, as SeedVR2's convolutions do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(2)])
+
+    def forward(self, x: torch.Tensor, state: State, kept: dict[Any, Any] | None = None) -> torch.Tensor:
+        kept = {} if kept is None else kept
+        for layer in self.layers:
+            before = kept.pop(layer, None)
+            if x.shape[0] > 1:
+                kept[layer] = x
+            x = layer(x if before is None or state is State.FIRST else x + before)
+        return x
+
+
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     before = dict(views._views)
     views.register(f"{__name__}:Placed", views.Places(2, 2, "kept", "at"))
     views.register(f"{__name__}:Carrying", views.Carried(2, "taken", "left"))
     views.register(f"{__name__}:Keeping", views.OfThread("kept"))
+    views.register(f"{__name__}:Keyed", views.Keyed("kept", {"state": f"{__name__}:State"}))
     yield
     views._views.clear()
     views._views.update(before)
@@ -141,6 +165,34 @@ def test_what_modules_keep_by_thread() -> None:
     thread.start()
     thread.join()
     assert elsewhere == [[None]]
+
+
+def test_what_modules_keep_in_a_dictionary() -> None:
+    """One after the other, and nothing where the block itself leaves nothing; what others keep stays."""
+    block = Keyed()
+    own: dict[Any, Any] = {"another's": None}
+    seen = {**own}
+    for state, rows in ((State.FIRST, 2), (State.LATER, 2), (State.LATER, 2), (State.FIRST, 1), (State.LATER, 2)):
+        x = torch.randn(rows, 3)
+        assert torch.equal(block(x, state, own), through_the_view(block, x, state, seen))
+        assert own.keys() == seen.keys() and all(
+            same(value, seen[one]) for one, value in own.items() if value is not None
+        )
+        assert all(one is not x for one in seen.values())
+    assert torch.equal(block(x, State.LATER), through_the_view(block, x, State.LATER))
+    assert [opened(block, {"x": x, "state": one, "kept": None})["state"] for one in State] == ["FIRST", "LATER"]
+    for state, kept in (("FIRST", {}), (1, {}), (State.FIRST, [])):
+        with pytest.raises(TypeError):
+            through_the_view(block, x, state, kept)
+
+
+def test_a_block_that_keeps_something_for_others_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = Keyed.forward
+    monkeypatch.setattr(
+        Keyed, "forward", lambda self, x, state, kept=None: (kept.update(other=x), forward(self, x, state, kept))[1]
+    )
+    with pytest.raises(TypeError):
+        through_the_view(Keyed(), torch.randn(2, 3), State.FIRST, {})
 
 
 def test_a_call_that_was_opened_stays_as_it_is() -> None:

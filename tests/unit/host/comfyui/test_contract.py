@@ -27,6 +27,7 @@ LISTED = {
         contract.PLAN_OPTION,
         contract.PREFERRED,
         contract.QUANTISED,
+        contract.SEEDVR,
         contract.STREAMING,
         *(one.uses for one in families.registered()),
     )

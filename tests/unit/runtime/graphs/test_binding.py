@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.models import toy
 
+from onegraph.common.reasons import WeightComputed
 from onegraph.common.refused import Refused
 from onegraph.common.tensor_meta import TensorMeta
 from onegraph.runtime.graphs.binding import Binding, Held, bind, is_held, release_held
@@ -43,6 +44,13 @@ def test_every_parameter_is_bound_at_its_address() -> None:
     binding, _ = found
     assert runner.addresses == {toy.PREFIX + n: p.data_ptr() for n, p in module.named_parameters()}
     assert binding.holds(module)
+
+
+def test_a_weight_that_is_computed_at_each_look_is_refused() -> None:
+    """It would be the values of one moment, in memory that nobody keeps."""
+    module = toy.Toy()
+    torch.nn.utils.parametrizations.weight_norm(module.mix)
+    assert bound(module) == Refused(WeightComputed("mix.weight"))
 
 
 def replaced(module: toy.Toy) -> None:
