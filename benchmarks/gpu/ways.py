@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -51,6 +52,7 @@ class Benchmark:
         if given.one:
             print(json.dumps(self.measure(given.model, given.one, given.repeats)))
             return
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by `timeout`: the process of a way is ended, too
         rows: list[Row] = []
         for way in given.ways.split(";"):
             command = [sys.executable, "-m", self.module, "--model", given.model, "--one", way]
