@@ -26,7 +26,7 @@ class CompileBar:
     def __call__(self, progress: Progress) -> None:
         if self._bar is None:
             self._bar = self._start()
-        self._bar.set_postfix_str(f"{progress.stage}, about {progress.remaining:.0f} s left", refresh=False)
+        self._bar.set_postfix_str(f"{progress.stage}, {progress.left}", refresh=False)
         share = round(100 * progress.share)
         self._bar.update(share - self._shown)
         self._shown = share

@@ -11,6 +11,7 @@ _SCALING = ("capturing", "compiling")  # with the size of the model
 # Seconds without any earlier compile here: a small UNet on two cores, for each of its weights where that scales.
 _TYPICAL = {"starting": 3.0, "capturing": 0.02, "compiling": 0.12, "checking": 1.0}
 _LEAST_SECONDS = 0.2
+_LATE = 2.0  # times what a stage was expected to take
 _CERTAIN = 0.9  # of a stage: one that takes longer than expected approaches the last tenth and never reaches it
 
 
@@ -38,12 +39,21 @@ class Progress:
         seconds: since it began.
         share: of the whole, 0 to 1; never falls.
         remaining: seconds that it probably still takes; never grows.
+        late: whether its stage takes far longer than expected, so that `remaining` tells nothing.
     """
 
     stage: str
     seconds: float
     share: float = 0.0
     remaining: float = 0.0
+    late: bool = False
+
+    @property
+    def left(self) -> str:
+        """How long it still takes, in words."""
+        if self.late:
+            return "longer than expected"
+        return f"about {self.remaining:.0f} s left" if self.remaining >= 1 else "almost done"
 
 
 class Estimate:
@@ -74,11 +84,12 @@ class Estimate:
             self.stages[self._stage] = seconds - self._began
             self._stage, self._began = stage, seconds
         done = sum(self._expected[s] for s in STAGES[: STAGES.index(stage)])
-        within = max(_approach((seconds - self._began) / self._expected[stage]), regions_done)
+        taken = (seconds - self._began) / self._expected[stage]
+        within = max(_approach(taken), regions_done)
         self._share = max(self._share, min((done + within * self._expected[stage]) / self._total, 1.0))
         pace = max(1.0, seconds / (self._share * self._total)) if self._share > 0.2 else 1.0
         self._remaining = min(self._remaining, (1 - self._share) * self._total * pace)
-        return Progress(stage, seconds, self._share, self._remaining)
+        return Progress(stage, seconds, self._share, self._remaining, taken > _LATE)
 
     def finish(self, seconds: float) -> None:
         """Count the last stage in `stages`: the compile is over."""

@@ -92,8 +92,8 @@ class CompileProgress:
         if now - self._shown < _TEXT_EVERY:
             return
         self._shown = now
-        left = f"about {progress.remaining:.0f} s left" if progress.remaining >= 1 else "almost done"
-        text = f"compiling {self._label}: {progress.share:.0%}, {left} ({progress.stage}, {progress.seconds:.0f} s)"
+        how = f"{progress.left} ({progress.stage}, {progress.seconds:.0f} s)"
+        text = f"compiling {self._label}: {progress.share:.0%}, {how}"
         if self._node_id is not None:
             show(self._node_id, status.with_progress(self._node_id, text))
         if now - self._logged >= _LOG_EVERY:

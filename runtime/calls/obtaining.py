@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
@@ -27,7 +29,7 @@ def obtain_all(
     """Obtain graphs as `Registry.obtain` does, as many at once as there are cores.
 
     Args:
-        on_progress: called in this thread, with the progress of the slowest; what it raises stops all compiles and
+        on_progress: called in this thread, with the progress of all together; what it raises stops all compiles and
             goes through.
     """
     latest: dict[int, Progress] = {}
@@ -43,16 +45,27 @@ def obtain_all(
         latest.pop(number, None)
         return obtained
 
-    with ThreadPoolExecutor(min(len(requests), container.cores()), "onegraph-blocks") as pool:
+    workers, began = min(len(requests), container.cores()), time.perf_counter()
+    with ThreadPoolExecutor(workers, "onegraph-blocks") as pool:
         futures = [pool.submit(obtain, number) for number in range(len(requests))]
         try:
             while wait(futures, timeout=_POLL_SECONDS).not_done:
-                slowest = max(latest.copy().values(), key=lambda one: one.remaining, default=None)
-                if slowest is not None:
-                    on_progress(slowest)
+                under_way = [*latest.copy().values()]
+                if under_way:
+                    done = sum(future.done() for future in futures)
+                    on_progress(_together(under_way, done, len(requests), workers, time.perf_counter() - began))
         except BaseException:
             stopped.set()
             for future in futures:
                 future.cancel()
             raise
         return [future.result() for future in futures]
+
+
+def _together(under_way: Sequence[Progress], done: int, of: int, workers: int, seconds: float) -> Progress:
+    """The progress of all of some compiles: those that wait for a worker will take as long as the slowest now."""
+    slowest = max(under_way, key=lambda one: one.remaining)
+    turns = math.ceil(max(0, of - done - len(under_way)) / workers)
+    remaining = slowest.remaining + turns * (slowest.seconds + slowest.remaining)
+    share = (done + sum(one.share for one in under_way)) / of
+    return Progress(slowest.stage, seconds, share, remaining, any(one.late for one in under_way))

@@ -39,6 +39,14 @@ def test_a_stage_that_takes_longer_never_looks_done() -> None:
     assert shares[-1] < 26.001 / 27
 
 
+def test_a_stage_that_takes_far_longer_is_told_so() -> None:
+    estimate = Estimate(EXPECTED)
+    told = [estimate.at("starting", 2), estimate.at("capturing", 3), estimate.at("capturing", 12)]
+    told += [estimate.at("compiling", 13), estimate.at("checking", 33.9)]
+    lefts = ["about 25 s left", "about 25 s left", "longer than expected", "about 25 s left", "about 1 s left"]
+    assert [one.left for one in told] == lefts
+
+
 @given(
     st.lists(st.floats(0.01, 50), min_size=4, max_size=4),
     st.lists(st.tuples(st.integers(0, 3), st.floats(0, 30), st.floats(0, 1)), max_size=40),
