@@ -32,7 +32,7 @@ test-windows: setup  ## load graphs by Windows' Python under wine (Debian's wine
 fuzz: setup  ## random workflows with and without the nodes (CASES=300 SEED=1)
 	@$(VENV_PYTHON) tools/run_tests.py --no-lint fuzz -- --fuzz-cases $(or $(CASES),300) --fuzz-seed $(or $(SEED),1)
 
-demo: setup  ## compile, reuse and compare (CHECKPOINT=model.safetensors BACKEND=inductor|oneflow|auto)
+demo: setup  ## compile, reuse and compare (CHECKPOINT=model.safetensors BACKEND=inductor|oneflow|auto VIDEO=1)
 	@$(VENV_PYTHON) tools/demo.py
 
 lint: setup  ## ruff and mypy only

@@ -1,11 +1,12 @@
 """`make demo`: watch the real, headless ComfyUI render through compiled graphs, restart, and render without compiling.
 
-SDXL base, refiner and one compiled VAE for both, an image read by the VAE's encoder, a small video's decode and a text.
+SDXL base, refiner and one compiled VAE for both, an image read by the VAE's encoder, and a text.
 
 Environment variables:
     CHECKPOINT: path of an SDXL-class checkpoint to render with instead of a small seeded one.
     REFINER: path of a refiner; a CHECKPOINT without it renders by the base alone.
     BACKEND: inductor or oneflow.
+    VIDEO: 1 also decodes videos, whose eight kinds of blocks take two cores minutes to compile.
 
 OneFlow on a CPU is slower than no compiler. The pack would measure that at the first use and run uncompiled, so the
 demo turns this check off and renders at small sizes, to show that the images are right. All output is below build/demo;

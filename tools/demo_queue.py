@@ -29,6 +29,7 @@ SIZE, OTHER_SIZE = ((128, 128), (128, 96)) if BACKEND == "oneflow" else ((512, 5
 INPUT_SIDE = 128  # of the image for img2img: the encoder is a full-size one, which takes a CPU seconds at 512
 TIMES = 3  # that the VAE is measured, uncompiled and compiled
 INPUT_IMAGES = [f"onegraph_demo_{number}.png" for number in range(1, TIMES + 1)]
+VIDEO = BACKEND != "oneflow" and os.environ.get("VIDEO") == "1"
 WORDS, TOKENS = "a lighthouse at dusk", 64  # of a text: how it begins, and how long it is
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
@@ -69,11 +70,12 @@ class Demo:
         self.components = ["base", *(["refiner"] if self.refiner else []), "decoder", "encoder"]
         self.media: dict[str, dict[str, workflows.Prompt]] = {}
         if BACKEND != "oneflow":  # which serves no blocks
-            self.components += demo_report.MEDIA
+            self.media["text"] = {f"text {number}": media.text(True, WORDS, TOKENS, number) for number in (1, 2, 3)}
+        if VIDEO:
             self.media["video"] = {
                 f"video {number}": media.video(True, color=0x404040 * number) for number in (1, 2, 3)
             }
-            self.media["text"] = {f"text {number}": media.text(True, WORDS, TOKENS, number) for number in (1, 2, 3)}
+        self.components += self.media
         self.written: dict[str, list[str]] = {}
         self.eager: dict[str, dict[str, Any]] = {}
         self.items: list[dict[str, Any]] = []

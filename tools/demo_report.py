@@ -28,7 +28,6 @@ from onegraph.runtime.calls.run_report import faster  # noqa: E402
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = Path(__file__).with_suffix(".html.j2")
 COMPONENTS = ("base", "refiner", "decoder", "encoder", "video", "text")
-MEDIA = ("video", "text")  # of prompts without an image
 # Columns of the table of queue items.
 NUMBERS = ("s", "base", "refiner", "decode", "encode", "video", "token", "difference")
 LONG = ("images", "processes", "queue_items", "samples_ms", "facts", "command")  # of report.json, not for the terminal
@@ -65,7 +64,7 @@ SHOWN = (
     "compiled, again",
     "after the restart, other size",
     "after the restart, img2img",
-    "after the restart, video",
+    "after the restart, video 1",
 )
 RANDOM = (
     "These models have random weights, so that what they paint is noise. "
@@ -109,6 +108,7 @@ def surroundings(backend: str, checkpoints: dict[str, str]) -> dict[str, Any]:
     version = re.search(r'__version__ = "(.+)"', (host.comfyui_path() / "comfyui_version.py").read_text())
     settings = [f"{name}={Path(os.environ[name]).name}" for name in ("CHECKPOINT", "REFINER") if os.environ.get(name)]
     settings += [] if backend == "auto" else [f"BACKEND={backend}"]
+    settings += ["VIDEO=1"] if os.environ.get("VIDEO") == "1" else []
     facts = [
         *machine.facts(),
         ("ComfyUI", version[1] if version else "unknown"),
