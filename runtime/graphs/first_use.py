@@ -14,7 +14,7 @@ import torch
 from ...common import reasons
 from ...common.errors import in_brief
 from ...common.log import logger
-from ...common.outputs import Output, mapped
+from ...common.outputs import Output, mapped, tensors_of
 from ...common.reasons import Reason
 from ...common.torch_private import driver_version
 from ...graph_cache.entry import Entry
@@ -28,6 +28,7 @@ log = logger("runtime")
 
 _PAIRS = 3  # at most, besides the one that is compared, of a first call; one of each later one
 _IN_A_ROW_MS = 20.0  # of short calls on a GPU that are timed together: alone, launching kernels takes longest
+_PARTS_OF_FREE = 16  # of a device's memory, of which a result that is to be compared may take one
 _MOST_REPLAYS = 64  # shapes of which it is remembered whether replaying pays
 _CALLS = 3  # that must give an unlikely speed before it is believed: a busy machine is one for seconds
 
@@ -83,13 +84,10 @@ class Comparison:
 
     @contextlib.contextmanager
     def restoring(self) -> Iterator[None]:
-        """While this lasts, eager changes inputs as it does without a graph; then they are what they were before.
-
-        Copies of them on the device would be more than eager has.
-        """
+        """While this lasts, eager changes inputs as it does without a graph; then they are what they were before."""
         eager = self.eager.run if isinstance(self.eager, QuantisingEager) else self.eager
         changed = [self.inputs[number] for number in eager.changed] if isinstance(eager, ChangingEager) else []
-        before = [*map(_in_system_memory, changed)]
+        before = tensors_of(parked(tuple(changed)))
         try:
             yield
         finally:
@@ -294,17 +292,27 @@ class FirstUseCheck:
 
 
 def parked(output: Output) -> Output:
-    """An output in system memory, so that what runs next has the device's to itself."""
-    return mapped(_in_system_memory, output)
+    """A copy of an output, in system memory where what runs next may need its room on the device."""
+    tensors = tensors_of(output)
+    stays = bool(tensors) and _has_room(sum(one.nbytes for one in tensors), tensors[0].device)
+    return mapped(torch.clone if stays else _in_system_memory, output)
+
+
+def _has_room(size: int, device: torch.device) -> bool:
+    """Whether so many bytes are a small part of what is free: a video's blocks return gigabytes, which take seconds to
+    copy from the device and to compare there again."""
+    if device.type != "cuda":
+        return device.type == "cpu"
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return _PARTS_OF_FREE * size <= torch.cuda.mem_get_info(device)[0] + unused
 
 
 def _in_system_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of its own, on a CPU as well: what it is of may be changed."""
     return torch.empty_like(tensor, device="cpu").copy_(tensor)
 
 
 def fetched(output: Output, device: torch.device) -> Output:
-    """A parked output back on its device."""
+    """A parked output on its device."""
     return mapped(lambda tensor: tensor.to(device), output)
 
 

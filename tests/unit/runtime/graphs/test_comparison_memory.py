@@ -1,4 +1,4 @@
-"""What comparisons take at their peak: no more than eager by itself, by the bytes of tensors that live."""
+"""What comparisons take at their peak where memory is short: no more than eager by itself, by the bytes of tensors."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def device_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (first_use, spot_check):
         monkeypatch.setattr(module, "fetched", lambda output, device: mapped(torch.clone, output))
     monkeypatch.setattr(first_use, "_in_system_memory", elsewhere)
+    monkeypatch.setattr(first_use, "_has_room", lambda size, device: False)
     monkeypatch.setattr(faithfulness, "_PIECE", 2**12)
 
 
@@ -94,6 +95,22 @@ def test_no_comparison_takes_more_than_eager(eager: Any, apart: bool, check: Fir
         output, failed = found[0]
         assert failed is None and torch.equal(output, block(*INPUTS)) and torch.equal(*INPUTS, before)
         assert taken <= most, f"{compare.__name__}: {taken / most:.2f} of what eager takes"
+
+
+@pytest.mark.parametrize(("free", "stays"), [(64, True), (63, False)])
+def test_results_stay_on_a_device_with_room(free: int, stays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all of them are a sixteenth of what is free or less: what torch has and nobody uses is free, too."""
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free - 10, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 30)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
+    assert first_use._has_room(4, torch.device("cuda", 0)) is stays
+    output = torch.empty(2, device="meta"), torch.empty(3, device="meta")
+    monkeypatch.setattr(first_use, "_has_room", lambda size, device: (size, device.type, stays) == (20, "meta", True))
+    monkeypatch.setattr(first_use, "_in_system_memory", lambda tensor: torch.empty(tensor.shape))
+    parked = first_use.parked(output)
+    assert [one.device.type for one in parked] == ["meta" if stays else "cpu"] * 2
+    assert not {*map(id, parked)} & {*map(id, output)}
 
 
 def test_float32_of_the_whole_call_takes_more(check: FirstUseCheck) -> None:
