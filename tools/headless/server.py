@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import itertools
 import json
 import math
 import os
@@ -227,8 +228,8 @@ class Server:
         finally:
             channel.close()
         outcome.seconds = time.monotonic() - started
-        ended = [at for _, at in began[1:]] + [started + outcome.seconds]
-        outcome.seconds_of = {node: end - at for (node, at), end in zip(began, ended, strict=True) if node}
+        began.append((None, started + outcome.seconds))
+        outcome.seconds_of = {node: end - at for (node, at), (_, end) in itertools.pairwise(began) if node}
         history = self._history(prompt_id)
         outcome.outputs = history.get("outputs", {})
         for output in outcome.outputs.values():
