@@ -215,3 +215,9 @@ def test_a_workflow_may_be_a_template_of_comfyuis(store: Store) -> None:
     for name, said in (("image_z_image_turbo", "is not known"), ("no_such", "does not exist")):
         done = onegraph(store, "bake", name, "--target", "sm_1")
         assert done.exit_code == 2 and said in done.output
+
+
+@pytest.mark.parametrize("command", ["explain", "bake", "insert", "bench", "verify", "import"])
+def test_what_no_file_can_be_named_is_not_there(command: str, store: Store) -> None:
+    done = onegraph(store, command, 300 * "a")
+    assert done.exit_code == 2 and "does not exist" in " ".join(done.output.split())
