@@ -231,11 +231,12 @@ class Demo:
 
     def table(self) -> Table:
         title = "One workflow in ComfyUI: uncompiled, compiled, and after a restart"
-        table = Table(title=title, caption="base, refiner: ms per step; decode, encode, video, token: ms of one")
+        table = Table(title=title, caption="base, refiner: ms a step; others: ms an image, video or token")
         table.add_column("queue item")
-        for column in demo_report.NUMBERS:
+        timed = demo_report.timed_in(self.items)
+        for column in demo_report.columns(timed):
             table.add_column(column, justify="right")
         table.add_column("text of the nodes", overflow="fold", ratio=1)
         for item in self.items:
-            table.add_row(*demo_report.row(item))
+            table.add_row(*demo_report.row(item, timed))
         return table

@@ -11,6 +11,7 @@ import os
 import re
 import statistics
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,11 @@ from onegraph.runtime.calls.run_report import faster  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = Path(__file__).with_suffix(".html.j2")
-COMPONENTS = ("base", "refiner", "decoder", "encoder", "video", "text")
-# Columns of the table of queue items.
-NUMBERS = ("s", "base", "refiner", "decode", "encode", "video", "token", "difference")
+# What is timed, and the name of its column in the table of queue items.
+COLUMNS = {
+    "base": "base", "refiner": "refiner", "decoder": "decode", "encoder": "encode", "video": "video", "text": "token",
+}  # fmt: skip
+COMPONENTS = tuple(COLUMNS)
 LONG = ("images", "processes", "queue_items", "samples_ms", "facts", "command")  # of report.json, not for the terminal
 # Field of report.json of each component: (eager, compiled) of a call, ms, and (compile, restore), s.
 FIELDS = {
@@ -132,8 +135,8 @@ def medians_text(report: dict[str, Any], component: str) -> str:
 def speeds_text(report: dict[str, Any]) -> str:
     """How fast each component is beside the uncompiled one."""
     shown = []
-    names = ("base step", "refiner step", "decode", "encode", "video", "token")
-    for component, name in zip(COMPONENTS, names, strict=True):
+    for component, column in COLUMNS.items():
+        name = f"{column} step" if column in ("base", "refiner") else column
         eager, compiled = (report[field] for field in FIELDS[component][0])
         if eager and compiled:
             shown.append(f"{name} {faster(eager / compiled)} ({medians_text(report, component)})")
@@ -153,9 +156,19 @@ def busy_text(report: dict[str, Any]) -> str:
     return f"The machine was busy, so that speeds may be wrong: {'; '.join(signs)}." if signs else ""
 
 
-def row(item: dict[str, Any]) -> tuple[str, ...]:
-    """A queue item as a line of a table: name, NUMBERS, texts of the nodes."""
-    times = [item["ms"][component] for component in COMPONENTS]
+def timed_in(items: Sequence[dict[str, Any]]) -> list[str]:
+    """The components that any of some queue items has a time of."""
+    return [component for component in COMPONENTS if any(item["ms"][component] for item in items)]
+
+
+def columns(timed: Sequence[str]) -> tuple[str, ...]:
+    """The columns of numbers in a table of queue items."""
+    return ("s", *(COLUMNS[component] for component in timed), "difference")
+
+
+def row(item: dict[str, Any], timed: Sequence[str]) -> tuple[str, ...]:
+    """A queue item as a line of a table: name, `columns`, texts of the nodes."""
+    times = [item["ms"][component] for component in timed]
     largest, same = item["largest_difference"], item["same_text"]
     difference = "" if largest is None else f"{largest}/255"
     return (
@@ -277,6 +290,8 @@ def page_of(report: dict[str, Any], root: Path) -> DemoPage:
         Tile(f"{largest} of 255", "largest difference to uncompiled images"),
     ]
     note = (f"At {report['sizes_rendered'][0]}.", busy_text(report))
+    timed = timed_in(report["queue_items"])
+    numbers = columns(timed)
     processes = [(p, [i for i in report["queue_items"] if i["process"] == p["name"]]) for p in report["processes"]]
     return DemoPage(
         title="OneGraph: compiled once, restored after a restart",
@@ -303,9 +318,15 @@ def page_of(report: dict[str, Any], root: Path) -> DemoPage:
         tables=(
             Table(
                 "Queue items, one run each",
-                ("queue item", "s", *(f"{name}, ms" for name in NUMBERS[1:-1]), NUMBERS[-1], "text of the nodes"),
-                tuple(row(item) for item in report["queue_items"]),
-                numbers_to=len(NUMBERS),
+                (
+                    "queue item",
+                    numbers[0],
+                    *(f"{name}, ms" for name in numbers[1:-1]),
+                    numbers[-1],
+                    "text of the nodes",
+                ),
+                tuple(row(item, timed) for item in report["queue_items"]),
+                numbers_to=len(numbers),
             ),
         ),
         facts=tuple((name, value) for name, value in report["facts"]),
