@@ -62,13 +62,8 @@ LEGEND = (
     ("compiled", "compiled"),
 )
 # Queue items whose images are shown beside the uncompiled ones.
-SHOWN = (
-    "after the restart",
-    "compiled, again",
-    "after the restart, other size",
-    "after the restart, img2img",
-    "after the restart, video 1",
-)
+AGAIN = ("other size", "img2img", "video 1")
+SHOWN = ("after the restart", "compiled, again", *(f"after the restart, {what}" for what in AGAIN))
 RANDOM = (
     "These models have random weights, so that what they paint is noise. "
     "CHECKPOINT=model.safetensors make demo renders pictures, by a model of yours."
