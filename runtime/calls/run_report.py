@@ -54,6 +54,11 @@ class BlockReport:
     _first_uses: dict[int, FirstUseCheck] = field(default_factory=dict)  # by the ids of graphs, which are not kept
     _served: Counter[int] = field(default_factory=Counter)  # calls by the ids of graphs
 
+    @property
+    def obtained(self) -> int:
+        """How many graphs this run has, whether they served a call or not."""
+        return len(self._first_uses)
+
     def note_graph(self, graph: LoadedGraph, seconds: float, made: bool = False) -> None:
         """Note that this run obtained a graph, which took so long; those that are compiled at once take as long.
 
@@ -104,18 +109,13 @@ class BlockReport:
         """Why graphs of quantised blocks were compared with eager alone; empty where none was."""
         return tuple(dict.fromkeys(one.inexact for one in self._first_uses.values() if one.inexact is not None))
 
-    @property
-    def kinds_text(self) -> str:
-        """How many kinds there are."""
-        return f"{self.kinds} kind" if self.kinds == 1 else f"{self.kinds} kinds"
-
     def text(self) -> str:
         """Say what ran compiled.
 
         `block graphs: 57 of 57 blocks compiled, 3 kinds, restored in 0.4 s, blocks 1.3x faster at first use`. Where not
         all weights have room, `22 resident, 38 streamed` comes after the number of blocks.
         """
-        parts = [f"block graphs: {len(self.compiled)} of {self.of} blocks compiled", self.kinds_text]
+        parts = [f"block graphs: {len(self.compiled)} of {self.of} blocks compiled", _kinds(self.kinds)]
         if self.streamed:
             resident = len(self.compiled) - len(self.streamed)
             parts[1:1] = [f"{resident} resident", f"{len(self.streamed)} streamed"]
@@ -261,7 +261,7 @@ class RunReport:
             if self.eager or self.without_blocks:
                 texts = [*(self.eager_texts or (reasons.BlocksNotCalled().text,))]
                 if self.blocks.compile_s is not None:  # after the only call of the run
-                    texts.append(f"{self.blocks.kinds_text} compiled in {self.blocks.compile_s:.0f} s")
+                    texts.append(f"{_kinds(self.blocks.obtained)} compiled in {self.blocks.compile_s:.0f} s")
                 return "uncompiled: " + "; ".join(texts)
             return "stopped before the first step was done"
         if self.blocks.of:
@@ -303,6 +303,10 @@ class RunReport:
             "speedup": None if self.blocks.of else self.speedup,
             "blocks": self.blocks.to_json(),
         }
+
+
+def _kinds(number: int) -> str:
+    return f"{number} kind" if number == 1 else f"{number} kinds"
 
 
 def _texts(eager: Mapping[Reason, int]) -> Counter[str]:
