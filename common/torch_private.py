@@ -177,6 +177,11 @@ def set_tables(module: torch.nn.Module, new: Tables) -> None:
     module.__dict__.update(_parameters=new.parameters, _buffers=new.buffers, _modules=new.children)
 
 
+def forget_loading_hooks(module: torch.nn.Module) -> None:
+    """Have a module load its weights by the names that they have: hooks may know them by others."""
+    module.__dict__["_load_state_dict_pre_hooks"] = {}
+
+
 def copy_all(targets: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
     """Copy (and cast) each tensor to its target, hundreds of small ones in a few kernels. All are on one device."""
     if targets:

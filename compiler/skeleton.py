@@ -22,6 +22,7 @@ from torch.nn.utils import parametrize
 
 from ..common.errors import CaptureError, in_brief
 from ..common.tensor_meta import TensorMeta
+from ..common.torch_private import Tables, forget_loading_hooks, set_tables, tables
 from ..common.zeros import Zeros
 from .code import code_digest, fingerprint
 from .composite_weights import NONE, PLAIN, Composites, class_name
@@ -116,9 +117,11 @@ def _with_its_weights(layer: Any) -> torch.nn.Module:
     cls: Any = type(layer).__bases__[0]  # torch makes a class for each such layer
     made: torch.nn.Module = cls.__new__(cls)
     weights = {name: torch.nn.Parameter(getattr(layer, name), requires_grad=False) for name in layer.parametrizations}
-    modules = {name: one for name, one in layer._modules.items() if name != "parametrizations"}
-    loading: dict[str, Any] = {"_load_state_dict_pre_hooks": {}}  # of weights by the names that they once had
-    vars(made).update({**vars(layer), "_parameters": {**layer._parameters, **weights}, "_modules": modules, **loading})
+    vars(made).update(vars(layer))
+    parameters, buffers, children = tables(layer)
+    children = {name: one for name, one in children.items() if name != "parametrizations"}
+    set_tables(made, Tables({**parameters, **weights}, buffers, children))
+    forget_loading_hooks(made)
     return made
 
 

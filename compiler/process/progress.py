@@ -38,7 +38,7 @@ class Progress:
     Attributes:
         seconds: since it began.
         share: of the whole, 0 to 1; never falls.
-        remaining: seconds that it probably still takes; never grows.
+        remaining: seconds that it probably still takes; of one compile it never grows.
         late: whether its stage takes far longer than expected, so that `remaining` tells nothing.
     """
 

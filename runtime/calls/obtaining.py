@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 
 from ...common import container
 from ...common.refused import Refused
@@ -45,7 +46,7 @@ def obtain_all(
         latest.pop(number, None)
         return obtained
 
-    workers, began = min(len(requests), container.cores()), time.perf_counter()
+    workers, began, share = min(len(requests), container.cores()), time.perf_counter(), 0.0
     with ThreadPoolExecutor(workers, "onegraph-blocks") as pool:
         futures = [pool.submit(obtain, number) for number in range(len(requests))]
         try:
@@ -53,7 +54,9 @@ def obtain_all(
                 under_way = [*latest.copy().values()]
                 if under_way:
                     done = sum(future.done() for future in futures)
-                    on_progress(_together(under_way, done, len(requests), workers, time.perf_counter() - began))
+                    now = _together(under_way, done, len(requests), workers, time.perf_counter() - began)
+                    share = max(share, now.share)  # one that has ended is for a moment neither done nor under way
+                    on_progress(replace(now, share=share))
         except BaseException:
             stopped.set()
             for future in futures:

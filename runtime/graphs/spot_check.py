@@ -156,12 +156,14 @@ class SpotChecks:
         except torch.OutOfMemoryError:  # a check must not cost the run its graph
             self._schedule.checked(0.0)
             return None
-        verdict = faithfulness.compare(result, reference)
-        if isinstance(comparison.eager, QuantisingEager) and not self._first_use.is_usual(verdict):
-            verdict = comparison.verdict(result, reference)  # of a block, which is compared as a whole
-            if isinstance(verdict, faithfulness.Faithful):
-                self._first_use.note_usual(comparison.group, verdict)
-        self._schedule.checked(time.perf_counter() - began)
+        try:
+            verdict = faithfulness.compare(result, reference)
+            if isinstance(comparison.eager, QuantisingEager) and not self._first_use.is_usual(verdict):
+                verdict = comparison.verdict(result, reference)  # of a block, which is compared as a whole
+                if isinstance(verdict, faithfulness.Faithful):
+                    self._first_use.note_usual(comparison.group, verdict)
+        finally:  # what ends a comparison must not have each later call begin another
+            self._schedule.checked(time.perf_counter() - began)
         if isinstance(verdict, faithfulness.Unfaithful):
             return CheckFailed(reasons.SpotCheckFailed(verdict.reason), comparison.reference())
         return None

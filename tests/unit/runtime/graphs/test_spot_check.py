@@ -58,6 +58,21 @@ def test_what_comparing_takes_is_of_the_cost(monkeypatch: pytest.MonkeyPatch) ->
     assert due == [True, False, False, True]
 
 
+def test_a_comparison_that_is_ended_is_not_begun_anew_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(spot_check.EVERY_VARIABLE, "2")
+
+    def ended(*outputs: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(spot_check.faithfulness, "compare", ended)
+    checks = SpotChecks(toy.ShapeRange((), ()), torch.device("cpu"), cast(FirstUseCheck, None), share=1e9)
+    comparison = Comparison((torch.ones(2),), {}, lambda inputs: inputs[0] * 2, lambda x: x * 2)
+    assert [checks.due(False) for _ in range(2)] == [False, True]
+    with pytest.raises(torch.OutOfMemoryError):
+        checks.later(comparison, lambda x: x * 2, contextlib.nullcontext, apart=False)
+    assert [checks.due(False) for _ in range(2)] == [False, True]
+
+
 def test_a_check_that_costs_memory_is_put_off_for_as_long_again_at_most() -> None:
     schedule = Schedule(every=3, share=1e9)
     assert [schedule.due(costly=True) for _ in range(6)] == [False] * 5 + [True]
