@@ -54,17 +54,25 @@ class View(Protocol):
 
 _views: dict[str, View] = {}
 _holders: set[str] = set()
+_kept: set[str] = set()
 
 
 def register(cls: str, view: View) -> None:
     """Have calls of a class, `module:name`, seen so. It is a block wherever a model has it in a list or a sequence."""
     _views[cls] = view
+    if isinstance(view, OfThread):
+        _kept.add(view.attribute)
     _of_class.cache_clear()
 
 
 def register_holder(cls: str) -> None:
     """Have a class, `module:name`, be no block: those that it holds are."""
     _holders.add(cls)
+
+
+def is_kept(attribute: str) -> bool:
+    """Whether modules keep something for their next call in an attribute of that name: a view has it in their calls."""
+    return attribute in _kept
 
 
 def is_holder(module: torch.nn.Module) -> bool:
@@ -227,40 +235,40 @@ class OfThread:
     """
 
     def __init__(self, attribute: str) -> None:
-        self._attribute = attribute
+        self.attribute = attribute
 
     def _modules(self, block: torch.nn.Module) -> list[dict[str, Any]]:
-        return [vars(one) for one in block.modules() if self._attribute in vars(one)]
+        return [vars(one) for one in block.modules() if self.attribute in vars(one)]
 
     def open(self, block: torch.nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
         thread = threading.get_ident()
-        return {**named, self._attribute: [one[self._attribute].get(thread) for one in self._modules(block)]}
+        return {**named, self.attribute: [one[self.attribute].get(thread) for one in self._modules(block)]}
 
     def call(self, block: torch.nn.Module, opened: Mapping[str, Any]) -> Any:
         cls: Any = type(block)
-        named = {name: value for name, value in opened.items() if name not in (VIEWED, self._attribute)}
+        named = {name: value for name, value in opened.items() if name not in (VIEWED, self.attribute)}
         thread, modules = threading.get_ident(), self._modules(block)
-        before = [one[self._attribute] for one in modules]
+        before = [one[self.attribute] for one in modules]
         try:
-            for one, kept in zip(modules, opened[self._attribute], strict=True):
-                one[self._attribute] = {} if kept is None else {thread: kept}
+            for one, kept in zip(modules, opened[self.attribute], strict=True):
+                one[self.attribute] = {} if kept is None else {thread: kept}
             result = cls.forward(block, **named)
-            left = [one[self._attribute].get(thread) for one in modules]
+            left = [one[self.attribute].get(thread) for one in modules]
         finally:
             for one, own in zip(modules, before, strict=True):
-                one[self._attribute] = own
-        given = [*tensors_in((*named.values(), opened[self._attribute])), *tensors_in(result)]
+                one[self.attribute] = own
+        given = [*tensors_in((*named.values(), opened[self.attribute])), *tensors_in(result)]
         return result, apart(left, {memory_of(one) for one in given})
 
     def close(self, block: torch.nn.Module, named: Mapping[str, Any], returned: Any) -> Any:
         result, left = returned
         for one, kept in zip(self._modules(block), left, strict=True):
             if kept is not None:
-                one[self._attribute][threading.get_ident()] = kept
+                one[self.attribute][threading.get_ident()] = kept
         return result
 
     def open_result(self, block: torch.nn.Module, named: Mapping[str, Any], result: Any) -> tuple[Any, Any]:
-        return result, [one[self._attribute].get(threading.get_ident()) for one in self._modules(block)]
+        return result, [one[self.attribute].get(threading.get_ident()) for one in self._modules(block)]
 
 
 class Keyed:

@@ -31,7 +31,8 @@ class Rules:
     """What a host's modules hold that is no architecture of theirs.
 
     Attributes:
-        placement: tells whether an attribute of that name places a module's weights and computes nothing.
+        placement: tells whether an attribute of that name places a module's weights and computes nothing, or holds what
+            a view has among the arguments of its calls (`views.is_kept`).
         interchangeable: attributes, and global names as `module:name`, that hold one of several functions of the
             host which compute the same. A graph has its own.
         options: settings of the host that change what its modules compute, e.g. `upcast=True`.

@@ -9,6 +9,7 @@ from ...common import reasons
 from ...common.reasons import Reason
 from ...compiler.code.fingerprint import Rules
 from ...runtime.guards.module_guard import ModuleGuard
+from ...signature import views
 from . import ggml, paged_weights, skeletons
 from .low_vram_blocks import whole_refusal
 from .quantised import composites
@@ -28,8 +29,8 @@ _ATTENTION = "comfy.ldm.modules.attention"
 
 
 def is_placement(attribute: str) -> bool:
-    """Tell whether an attribute says where a module's weights are, not what it computes."""
-    return "comfy" in attribute or attribute in _PLACEMENT
+    """Tell whether an attribute says where a module's weights are, or is part of its calls: not what it computes."""
+    return "comfy" in attribute or attribute in _PLACEMENT or views.is_kept(attribute)
 
 
 def rules() -> Rules:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,12 @@ def check_decode(fast: Any, vae: Any, z: torch.Tensor, **tiles: int) -> None:
     assert float((found - wanted).abs().max()) < 1 / 255
 
 
+def in_another_thread(run: Callable[[], None]) -> None:
+    """As ComfyUI's queue does in each process."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(torch.inference_mode()(run)).result()
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_frames_of_any_size_and_number(name: str, counters: Counters, graphs_home: Path) -> None:
     """The first decode is eager; its blocks' graphs serve others, tiles, other weights and another process."""
@@ -63,7 +72,8 @@ def test_frames_of_any_size_and_number(name: str, counters: Counters, graphs_hom
 
     with new_process(graphs_home) as fresh:
         other = vaes.load(name, seed=6)
-        check_decode(compiled_vae(other, backend="inductor"), other, vaes.latents(name, 6, 9, frames=5))
+        fast = compiled_vae(other, backend="inductor")
+        in_another_thread(lambda: check_decode(fast, other, vaes.latents(name, 6, 9, frames=5)))
         assert (fresh.counters.compiles, fresh.counters.eager_calls) == (0, 0), fresh.counters.reasons
         assert fresh.counters.compiled_calls and fresh.counters.restores
 
@@ -112,6 +122,52 @@ def test_tiles_are_served_together(name: str, counters: Counters, graphs_home: P
     check_decode(fast, vae, z, tile_x=4, tile_y=4, overlap=1, tile_t=4, overlap_t=1)
     assert told(f"{NODE}:decoder").startswith("uncompiled: no graph is cached for this model yet")
     assert counters.compiles == counters.compiled_calls == 0
+
+
+def test_frames_that_blocks_keep_by_thread_are_part_of_their_calls_not_of_them() -> None:
+    """Threads have other numbers in each process, which would compile anew; a guard that sees them read all again."""
+    from comfy.ldm.lightricks.vae import causal_video_autoencoder as home
+
+    from onegraph.compiler.blocks.repeated import repeated_blocks
+    from onegraph.host.weights import eligibility
+    from onegraph.runtime.guards.module_guard import ModuleGuard
+
+    module = vaes.load("ltx").first_stage_model
+    for block in repeated_blocks(module).values():
+        guard = ModuleGuard(block, eligibility.rules())
+        version, digest = guard.version, guard.architecture(block)
+        home.mark_conv3d_ended(block)
+        kept = [getattr(one, "temporal_cache_state", {}) for one in block.modules()]
+        assert [one[threading.get_ident()] for one in kept if one] == 2 * [(None, True)]
+        assert guard.refresh(block) == version and guard.architecture(block) == digest
+        assert ModuleGuard(block, eligibility.rules()).architecture(block) == digest
+
+
+@pytest.mark.parametrize("name", VIDEOS)
+def test_two_threads_ask_for_the_same_graphs(name: str, graphs_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the second decode, which finds what the first has left."""
+    from onegraph.runtime.obtain.registry import Registry
+
+    asked: list[str] = []
+    obtain = Registry.obtain
+
+    def noted(self: Registry, request: Any, *args: Any) -> Any:
+        asked.append(request.key.digest)
+        return obtain(self, request, *args)
+
+    monkeypatch.setattr(Registry, "obtain", noted)
+    vae, fast = vaes.load(name), compiled_vae(vaes.load(name), backend="inductor", when_missing="eager", parts="both")
+    z, frames = vaes.latents(name, 6, 6, frames=5), video(name, 6, 6, 5)
+
+    def run() -> None:
+        check_decode(fast, vae, z)
+        check(fast.encode(frames), vae.encode(frames))
+
+    run()
+    first = {*asked}
+    asked.clear()
+    in_another_thread(run)
+    assert first == {*asked} != set()
 
 
 def test_a_class_that_nobody_knows_passes_through() -> None:
