@@ -89,7 +89,8 @@ class _Room:
 class DecoderBlock(TextBlock):
     """Of blocks that are given keys and values [B, heads, room, D] of so many tokens before, and fill in their own.
 
-    Where there is no room, a block returns longer ones, and so does its graph.
+    Where there is no room, a block returns longer ones, and so does its graph. From ComfyUI 0.33 on, a block writes its
+    result over what it is given, which its model does not read again: here the result is a tensor of its own.
 
     Args:
         window: the attribute of a block that tells to how many tokens its attention reaches back, where it has one.
@@ -119,6 +120,9 @@ class DecoderBlock(TextBlock):
         else:
             past = [keys, values, count]
         return {**made, _PAST: past}
+
+    def _called(self, block: torch.nn.Module, opened: Mapping[str, Any]) -> Any:
+        return super()._called(block, {**opened, "x": opened["x"].clone()})
 
     def _reach(self, block: torch.nn.Module) -> int:
         return int(getattr(block, self._window, 0) or 0) if self._window else 0
