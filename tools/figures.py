@@ -30,6 +30,7 @@ H200, H100_Z, H100, H100_WAN = (
 H100_NEWER, H200_NEWER = "2026-11-27-h100-9cdf576.json", "2026-11-27-h200-2c17048.json"
 NEWEST = "2026-11-27-h200-cf4424e.json"
 TEXTS = "2026-11-28-h200-texts.json"
+PROMPTS = "2026-11-28-h200-prompts.json"
 SDXL_AGAIN = "2026-11-21-h200-f204330.json"  # has torch.compile's first step with its caches filled
 SDXL = "sdxl_base_1024_b2"
 KEYS = {  # a model's name in the results
@@ -287,6 +288,11 @@ def _sources() -> str:
     return ", ".join(f"[{name.removesuffix('.json')}](../benchmarks/results/{name})" for name in names)
 
 
+def _prompt(way: str, which: str) -> float:
+    """Seconds of a whole prompt of LTX 2: texts, sampling and decode."""
+    return rows_of(PROMPTS, "ltx 2")[way][which]["all"]
+
+
 FIGURES: dict[str, Callable[[], str]] = {
     "first-en": lambda: first_table("en"),
     "first-zh": lambda: first_table("zh"),
@@ -306,6 +312,10 @@ FIGURES: dict[str, Callable[[], str]] = {
     "card": lambda: number(card("Qwen-Image")["ours"]["least_ms"]),
     "token-eager": lambda: number(rows_of(TEXTS, "qwen 3 4b")["eager"]["token_ms"]),
     "token": lambda: number(rows_of(TEXTS, "qwen 3 4b")["ours"]["token_ms"]),
+    "prompt-first-eager": lambda: f"{_prompt('eager', 'first'):.1f} s",
+    "prompt-first": lambda: f"{_prompt('ours, restored', 'first'):.1f} s",
+    "prompt-eager": lambda: f"{_prompt('eager', 'later'):.1f} s",
+    "prompt": lambda: f"{_prompt('ours, restored', 'later'):.1f} s",
     "restart-z-image-torch": lambda: f"{rows_of(H100_Z, 'z-image')['torch.compile, again']['first_s']:.0f} s",
 }
 
