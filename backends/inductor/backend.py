@@ -18,7 +18,7 @@ from ...common.torch_private import OLDEST_TORCH, require, version
 from ...signature.declared import ShapeRange
 from ..base import AVAILABLE, Availability
 from ..worker_pool import WorkerPool
-from . import absent_gpu, machine_code, partition, runner, settings, sharing
+from . import absent_gpu, attention_choice, machine_code, partition, runner, settings, sharing
 from .decompositions import double_by_copies
 from .packages import GRAPH_FILE, PLAN_FILE, compile_region, compile_whole, region_file
 from .repetition import CompileTime
@@ -115,8 +115,14 @@ class InductorBackend:
         device = inputs[0].device
         options = settings.options(device)
         try:
-            with absent_gpu.compiling(exported, device), settings.compile_settings(device):
+            with (
+                absent_gpu.compiling(exported, device),
+                settings.compile_settings(device),
+                contextlib.ExitStack() as attention,
+            ):
                 calls = Served.of(exported, served)
+                cudnn_first = attention_choice.is_cudnn_first(exported, device)
+                attention.enter_context(settings.fast_attention(cudnn_first))
                 if device.type == "cuda":
                     double_by_copies(exported)
                 partitioned = partition.cut(exported, CompileTime(pool.size, _REGION_COSTS[device.type]))
@@ -128,7 +134,7 @@ class InductorBackend:
                 plan, modules = partitioned
                 largest_first = sorted(range(len(modules)), key=lambda number: -len(modules[number].graph.nodes))
                 if pool.has_workers:
-                    sharing.hand_out(modules, largest_first, folder, calls)
+                    sharing.hand_out(modules, largest_first, folder, calls, cudnn_first)
                 pool.run(
                     {
                         region_file(number): functools.partial(

@@ -9,7 +9,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-_WIDEST_FLASH, _WIDEST_CUDNN, _HOPPER = 256, 128, 9  # elements of a head; see `settings.fast_attention`
+from . import attention_choice
+
+_WIDEST_FLASH, _WIDEST_CUDNN = 256, 128  # elements of a head
 
 
 class ExplicitAttention(TorchFunctionMode):
@@ -34,6 +36,7 @@ class ExplicitAttention(TorchFunctionMode):
 def _explicit(capability: tuple[int, int], has_flash: bool) -> Callable[..., torch.Tensor]:
     """A function in place of torch's own, with the same arguments."""
     aten = torch.ops.aten
+    cudnn_first = attention_choice.by_capability(capability[0])
 
     def scaled_dot_product_attention(
         query: torch.Tensor,
@@ -51,7 +54,7 @@ def _explicit(capability: tuple[int, int], has_flash: bool) -> Callable[..., tor
         width = query.shape[-1]
         result: torch.Tensor
         if query.dtype in (torch.float16, torch.bfloat16) and attn_mask is None and not width % 8:
-            if capability[0] == _HOPPER and width <= _WIDEST_CUDNN:
+            if cudnn_first and width <= _WIDEST_CUDNN:
                 result = aten._scaled_dot_product_cudnn_attention.default(
                     query, key, value, None, False, dropout_p, is_causal, False, scale=scale
                 )[0]

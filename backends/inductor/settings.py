@@ -20,7 +20,7 @@ from .decompositions import group_norm, wide_attention
 from .repeats import traced_once
 from .toolchain import Toolchain
 
-_HOPPER = 9  # compute capability of the cards that the choices for attention were measured on
+_HOPPER = 9  # compute capability of the cards that the choice for wide heads was measured on
 _CHANNELS_LAST = [4, 0, 3, 2, 1]  # the order of the strides of a video [B, C, T, H, W], the fastest is 0
 _ROUNDING = "emulate_precision_casts"  # of Inductor's options, where this torch has it
 _OF_16_BITS = (torch.float16, torch.bfloat16)
@@ -112,7 +112,6 @@ def compile_settings(device: torch.device) -> Iterator[None]:
             settings.enter_context(own_decompositions(capability))
             settings.enter_context(persistent_rows())
             settings.enter_context(video_convolutions())
-            settings.enter_context(fast_attention(capability))
         yield
 
 
@@ -129,14 +128,11 @@ def without_triton_digest() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def fast_attention(capability: int) -> Iterator[None]:
-    """Put cuDNN's attention first while this lasts, where it is known to be faster.
-
-    A step of SDXL's UNet (1024x1024, batch 2) spends 7.2 ms in FlashAttention 2 and 4.6 in cuDNN's on an H200.
-    """
+def fast_attention(cudnn_first: bool) -> Iterator[None]:
+    """Put cuDNN's attention first while this lasts, where it is the faster one: see `attention_choice`."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    if capability != _HOPPER:
+    if not cudnn_first:
         yield
         return
     first = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

@@ -17,6 +17,7 @@ from ...common.log import logger
 from ..worker_pool import WorkerPool
 from . import transfer
 from .packages import compile_region, region_file
+from .settings import fast_attention
 from .specialisation import ANY, Served
 
 log = logger("compiler")
@@ -29,11 +30,18 @@ def _transfer_file(region_type: int) -> str:
     return f"region{region_type}.graph"
 
 
-def hand_out(modules: Sequence[torch.fx.GraphModule], order: Sequence[int], folder: Path, served: Served = ANY) -> None:
+def hand_out(
+    modules: Sequence[torch.fx.GraphModule],
+    order: Sequence[int],
+    folder: Path,
+    served: Served = ANY,
+    cudnn_first: bool = False,
+) -> None:
     """Let workers have the regions. Where that cannot be, this process compiles them all.
 
     Args:
         served: see `specialisation.check`.
+        cudnn_first: see `settings.fast_attention`.
     """
     try:
         for region_type in order:
@@ -44,7 +52,9 @@ def hand_out(modules: Sequence[torch.fx.GraphModule], order: Sequence[int], fold
         )
         return
     complete = folder / f"{ORDER_FILE}.partial"
-    complete.write_text(json.dumps({"order": [*order], "served": asdict(served)}), encoding="utf-8")
+    complete.write_text(
+        json.dumps({"order": [*order], "served": asdict(served), "cudnn_first": cudnn_first}), encoding="utf-8"
+    )
     complete.replace(folder / ORDER_FILE)
 
 
@@ -59,4 +69,5 @@ def compile_handed_out(folder: Path, device: torch.device, options: Mapping[str,
         module = transfer.load((folder / _transfer_file(region_type)).read_bytes(), device)
         compile_region(module, options, folder, region_type, Served(**handed_out["served"]))
 
-    pool.run({region_file(number): functools.partial(compile_type, number) for number in handed_out["order"]})
+    with fast_attention(handed_out["cudnn_first"]):
+        pool.run({region_file(number): functools.partial(compile_type, number) for number in handed_out["order"]})

@@ -83,6 +83,13 @@ def cpp_compiler() -> str | None:
     return shutil.which(chosen) if chosen else shutil.which("g++") or shutil.which("clang++")
 
 
+def shared_folder() -> Path:
+    """Return the folder for what compiles of one user share."""
+    # Where the compiling process was told to; asking torch, where it was not, takes importing Inductor.
+    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return Path(chosen or require("torch._inductor.runtime.cache_dir_utils.cache_dir")()) / "onegraph"
+
+
 class _Ready(BaseException):
     """All that regions have in common is there. Inductor wraps every Exception in one of its own."""
 
@@ -100,11 +107,8 @@ class Toolchain:
     @classmethod
     def of_user(cls) -> Toolchain:
         """Return the one that this user's compiles on this CPU share."""
-        # Where the compiling process was told to; asking torch, where it was not, takes importing Inductor. Machines
-        # may share the folder, and what is in it is built for the native CPU.
-        chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-        cache = chosen or require("torch._inductor.runtime.cache_dir_utils.cache_dir")()
-        return cls(Path(cache) / "onegraph" / cpu_digest())
+        # Machines may share the folder, and what is in it is built for the native CPU.
+        return cls(shared_folder() / cpu_digest())
 
     @contextlib.contextmanager
     def in_use(self, only_prepare: bool = False) -> Iterator[None]:

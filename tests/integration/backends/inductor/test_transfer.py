@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.models import toy
 from torch.fx import GraphModule
+from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
 
 from onegraph.backends.inductor import InductorBackend, partition, sharing, transfer
 from onegraph.backends.inductor.repetition import CompileTime
+from onegraph.backends.worker_pool import WorkerPool
 from onegraph.compiler import export
 
 
@@ -104,6 +107,22 @@ def test_views_of_views_with_an_offset() -> None:
     assert layouts(region)[-1][-1] != "0"
     there = transfer.load(transfer.dump(region), toy.CPU)
     assert layouts(there) == layouts(region)
+
+
+@pytest.mark.parametrize("cudnn_first", [False, True])
+def test_workers_call_the_attention_that_was_chosen(
+    regions: list[GraphModule], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cudnn_first: bool
+) -> None:
+    first: list[SDPBackend] = []
+
+    def compiled(*args: Any) -> None:
+        first.append(_cur_sdpa_kernel_backends(with_priority=True)[0])
+
+    monkeypatch.setattr(sharing, "compile_region", compiled)
+    sharing.hand_out(regions, range(len(regions)), tmp_path, cudnn_first=cudnn_first)
+    sharing.compile_handed_out(tmp_path, toy.CPU, {}, WorkerPool(tmp_path, is_main=False))
+    assert len(first) == len(regions)
+    assert {one is SDPBackend.CUDNN_ATTENTION for one in first} == {cudnn_first}
 
 
 def test_what_cannot_be_handed_out_is_logged(
