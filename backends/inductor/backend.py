@@ -122,8 +122,8 @@ class InductorBackend:
             ):
                 calls = Served.of(exported, served)
                 cudnn_first = attention_choice.is_cudnn_first(exported, device)
-                attention.enter_context(settings.fast_attention(cudnn_first))
                 if device.type == "cuda":
+                    attention.enter_context(settings.fast_attention(cudnn_first))
                     double_by_copies(exported)
                 partitioned = partition.cut(exported, CompileTime(pool.size, _REGION_COSTS[device.type]))
                 if partitioned is None:

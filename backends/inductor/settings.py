@@ -129,14 +129,15 @@ def without_triton_digest() -> Iterator[None]:
 
 @contextlib.contextmanager
 def fast_attention(cudnn_first: bool) -> Iterator[None]:
-    """Put cuDNN's attention first while this lasts, where it is the faster one: see `attention_choice`."""
+    """Have the attention that is the faster one called while this lasts, where it can be: see `attention_choice`.
+
+    torch has an order of its own, by the GPU and by cuDNN's version.
+    """
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    if not cudnn_first:
-        yield
-        return
-    first = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-    with sdpa_kernel(first, set_priority=True):
+    order = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    order.insert(0 if cudnn_first else 2, SDPBackend.CUDNN_ATTENTION)
+    with sdpa_kernel(order, set_priority=True):
         yield
 
 

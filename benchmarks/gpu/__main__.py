@@ -12,6 +12,7 @@ server  ComfyUI itself, as it starts by default (DynamicVRAM), restarted, and wi
 sizes   the UNet's graph for every multiple of 8 pixels against that for the usual sizes; only where --only names it
 own     what of a replayed step is the pack's own part; only where --only names it
 controlnet  sampling steered by one ControlNet, a LoRA and a strength changed; only where --only names it
+mixed   twenty prompts with changing checkpoints and LoRAs in the server; only where --only names it
 fleet   a new machine's first step, graphs from a store over HTTP; only where --only names it
 bfloat16  the same with UNet weights in bfloat16, against eager and float32; only where --only names it
 torch   torch.compile and core's node for it, which users have today: empty caches, then the caches of the first process
@@ -36,7 +37,7 @@ from .common import REFINERS, ROOT, SDXL_TFLOP, Bench
 
 GRAPHS = ("unet", "refiner", "vae")
 SECTIONS = ("limits", *GRAPHS, "restore", "server", "torch")
-EXTRA = ("sizes", "own", "controlnet", "bfloat16", "fleet")
+EXTRA = ("sizes", "own", "controlnet", "mixed", "bfloat16", "fleet")
 RESERVE = {"unet": 45.0, "refiner": 40.0, "vae": 15.0}  # seconds kept free for what follows the compiles
 
 
@@ -162,6 +163,12 @@ def controlnet(bench: Bench) -> None:
     section.run(bench)
 
 
+def mixed(bench: Bench) -> None:
+    from . import mixed as section
+
+    section.run(bench)
+
+
 def child(bench: Bench, name: str) -> None:
     import torch
 
@@ -211,6 +218,7 @@ def run(bench: Bench, wanted: list[str]) -> None:
         "sizes": lambda: sizes(bench),
         "own": lambda: own(bench),
         "controlnet": lambda: controlnet(bench),
+        "mixed": lambda: mixed(bench),
         "bfloat16": lambda: bfloat16(bench),
         "fleet": lambda: fleet(bench),
     }
