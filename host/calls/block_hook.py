@@ -36,7 +36,7 @@ from . import memory_plans
 from .component import NodeComponent, eager_text
 from .memory_plans import MemoryPlans
 from .run import HostRun
-from .sampling_hook import SamplingHook, active
+from .sampling_hook import SamplingHook, active, guards_of
 
 if TYPE_CHECKING:
     from ..comfyui.options import ModelNodeOptions
@@ -71,12 +71,13 @@ class BlockHook(SamplingHook):
 
     def preload(self, patcher: Any) -> None:
         """Begin to restore the graphs that the store has for the model's blocks, before the first call."""
-        preload_blocks(self.component, self.options, patcher, patcher.model.diffusion_model, _PREFIX, self._guards)
+        module = patcher.model.diffusion_model
+        preload_blocks(self.component, self.options, patcher, module, _PREFIX, guards_of(patcher))
 
     @override
     def start(self, patcher: Any, module: torch.nn.Module) -> HostRun:
         client = HostBlockClient(self.component, self.options, module, _PREFIX, patcher.load_device)
-        return start_blocks(client, patcher, module, self._guards)
+        return start_blocks(client, patcher, module, guards_of(patcher))
 
     @override
     def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:

@@ -29,7 +29,7 @@ from ..families import MODELS, HostFamily, family_of
 from .block_hook import compile_blocks
 from .component import NodeComponent, eager_text
 from .run import HostRun, start_run
-from .sampling_hook import SamplingHook, active, detach
+from .sampling_hook import SamplingHook, active, detach, guards_of
 
 _PATCHED = "diffusion_model."  # how ComfyUI's patch keys of this module start
 
@@ -50,11 +50,11 @@ class ModelHook(SamplingHook):
         if self.options.shapes == "any size":
             examples = functools.partial(component.family.examples, module, patcher, dynprompt)
             compiles = self.options.when_missing != "eager"
-            component.preload(patcher, module, self.options.backend, examples, self._guards, compiles)
+            component.preload(patcher, module, self.options.backend, examples, guards_of(patcher), compiles)
 
     @override
     def start(self, patcher: Any, module: torch.nn.Module) -> HostRun:
-        return start_run(patcher, module, _PATCHED, self._guards)
+        return start_run(patcher, module, _PATCHED, guards_of(patcher))
 
     @override
     def wrapper(self, executor: Any, *args: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ from .component import NodeComponent
 from .run import HostRun
 
 KEY = "onegraph"
+_GUARDS = "onegraph_guards"
 
 
 class SamplingHook:
@@ -24,7 +25,6 @@ class SamplingHook:
 
     def __init__(self, component: NodeComponent) -> None:
         self.component = component
-        self._guards = GuardCache()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SamplingHook:
         """Itself: copies of a MODEL that other nodes make belong to the same node of ours."""
@@ -80,6 +80,13 @@ def active(module: Any) -> tuple[SamplingHook, HostRun] | tuple[None, None]:
     """The hook and the run that a call of a module belongs to; None: there are none."""
     runs = _runs.get(id(module))
     return runs[-1] if runs else (None, None)
+
+
+def guards_of(patcher: Any) -> GuardCache:
+    """The guards of a MODEL's modules, which last as long as it does: a node that runs again, as behind another LoRA,
+    makes another hook for the same modules, and inspecting those of SDXL's UNet anew takes 0.15 s."""
+    guards: GuardCache = vars(patcher.model).setdefault(_GUARDS, GuardCache())
+    return guards
 
 
 def detach(patcher: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,11 @@ from headless import host, models
 
 from onegraph.host.calls import model_hook as hook
 from onegraph.host.calls import model_hook as unet_module
+from onegraph.host.calls.sampling_hook import guards_of
+from onegraph.host.weights import eligibility
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.graphs.faithfulness import relative_l2
+from onegraph.runtime.guards.module_guard import ModuleGuard
 from onegraph.runtime.obtain.registry import Registry
 
 from .conftest import BOTH_BACKENDS, compiled, node_text
@@ -408,6 +412,40 @@ def test_attaching_is_cheap_and_says_what_will_happen(
     if options == {"backend": "off"}:
         assert torch.equal(host.sample(patcher), host.sample(model))
         assert counters.compiled_calls == 0
+
+
+def test_a_node_that_runs_again_inspects_the_model_no_more(
+    model: Any, counters: Counters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind another LoRA, say: the modules are the same ones."""
+    inspected = 0
+    rebuild = ModuleGuard._rebuild
+
+    def noted(self: ModuleGuard, module: torch.nn.Module) -> None:
+        nonlocal inspected
+        inspected += 1
+        rebuild(self, module)
+
+    monkeypatch.setattr(ModuleGuard, "_rebuild", noted)
+    expected = host.sample(compiled(model))
+    assert inspected == 1
+    patched = host.with_lora(model, models.write_lora("tiny_sdxl", tmp_path / "lora.safetensors"), 1.0)
+    assert_same(host.sample(compiled(patched)), host.sample(patched))
+    assert torch.equal(host.sample(compiled(model)), expected)
+    assert inspected == 1 and counters.eager_calls == 0
+    model.model.diffusion_model.out[1].register_forward_hook(lambda module, given, result: result * 0.5)
+    halved = host.sample(compiled(model))  # changed between two nodes
+    assert_same(halved, host.sample(model))
+    assert_other(halved, expected)
+    assert inspected == 2 and counters.eager_calls > 0
+
+
+def test_a_copy_of_a_model_is_inspected_by_itself(model: Any) -> None:
+    guards = guards_of(model)
+    guards.of(model.model.diffusion_model, eligibility.rules())
+    other = copy.deepcopy(model.model)
+    assert vars(other)["onegraph_guards"] is not guards
+    assert not [*vars(other)["onegraph_guards"]._guards]
 
 
 def test_off_takes_an_earlier_node_of_ours_off(model: Any, counters: Counters) -> None:
