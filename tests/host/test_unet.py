@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,6 @@ from headless import host, models
 
 from onegraph.host.calls import model_hook as hook
 from onegraph.host.calls import model_hook as unet_module
-from onegraph.host.calls.sampling_hook import guards_of
-from onegraph.host.weights import eligibility
 from onegraph.runtime.counters import Counters
 from onegraph.runtime.graphs.faithfulness import relative_l2
 from onegraph.runtime.guards.module_guard import ModuleGuard
@@ -438,14 +435,6 @@ def test_a_node_that_runs_again_inspects_the_model_no_more(
     assert_same(halved, host.sample(model))
     assert_other(halved, expected)
     assert inspected == 2 and counters.eager_calls > 0
-
-
-def test_a_copy_of_a_model_is_inspected_by_itself(model: Any) -> None:
-    guards = guards_of(model)
-    guards.of(model.model.diffusion_model, eligibility.rules())
-    other = copy.deepcopy(model.model)
-    assert vars(other)["onegraph_guards"] is not guards
-    assert not [*vars(other)["onegraph_guards"]._guards]
 
 
 def test_off_takes_an_earlier_node_of_ours_off(model: Any, counters: Counters) -> None:

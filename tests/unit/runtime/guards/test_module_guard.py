@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -287,6 +288,15 @@ def test_attributes_that_place_weights_change_nothing() -> None:
     del module.inner.comfy_cast_weights
     module.inner.padding_mode, module.inner.comfy_x = "circular", 1  # type: ignore[assignment]
     assert guard.refresh(module) != version
+
+
+def test_a_copy_of_guards_is_empty() -> None:
+    """They are kept on models, which others may copy or write to a file."""
+    module, guards = toy.Toy(), GuardCache()
+    guards.of(module, Rules())
+    for other in (copy.deepcopy(guards), pickle.loads(pickle.dumps(guards))):
+        assert [*guards._guards] == [module] and not [*other._guards]
+        assert other.of(module, Rules()).version == guards.of(module, Rules()).version
 
 
 def test_weights_of_another_dtype_are_noticed_by_a_run() -> None:
