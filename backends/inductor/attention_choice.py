@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,12 +17,13 @@ import torch
 
 from ...common.errors import in_brief
 from ...common.log import logger
+from ...graph_cache.files import replace_text
 from .toolchain import shared_folder
 
 log = logger("compiler")
 
-# Of cards on which nothing was measured, such as those that graphs are compiled for without: compute capabilities with
-# whose cards cuDNN's is faster.
+# Major compute capabilities whose cards are faster with cuDNN's: for where nothing can be measured, as where a graph is
+# compiled for a GPU that this machine does not have.
 _KNOWN_FASTER = (9,)
 _SHAPES = ((2, 10, 4096, 64, torch.float16), (1, 24, 4096, 128, torch.bfloat16))  # of SDXL and of FLUX.1
 _ROUNDS, _CALLS = 5, 8
@@ -45,7 +45,7 @@ class Measured:
 
 
 def by_capability(capability: int) -> bool:
-    """Whether cuDNN's is the faster one on cards of a compute capability, as far as it was measured elsewhere."""
+    """Whether cuDNN's is the faster one on cards of a major compute capability, by what other machines have shown."""
     return capability in _KNOWN_FASTER
 
 
@@ -58,7 +58,7 @@ def is_cudnn_first(exported: torch.export.ExportedProgram, device: torch.device)
 
 
 def cudnn_is_faster(device: torch.device) -> bool:
-    """Whether cuDNN's attention is the faster one on a GPU of this machine. Measured where nobody has yet: 0.2 s."""
+    """Whether cuDNN's attention is the faster one on a GPU of this machine. Measured where nobody has yet."""
     path = _path(device)
     try:
         return bool(json.loads(path.read_text(encoding="utf-8"))["cudnn"])
@@ -72,9 +72,7 @@ def cudnn_is_faster(device: torch.device) -> bool:
     log.info("attention on %s: %s", torch.cuda.get_device_name(device), found)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(asdict(found)), encoding="utf-8")
-        partial.replace(path)
+        replace_text(path, json.dumps(asdict(found)))
     except OSError as error:
         log.info("what attention takes could not be kept (%s)", in_brief(error))
     return found.cudnn
