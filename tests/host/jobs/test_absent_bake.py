@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ import torch
 from headless import host
 from support.fleet.servers import http_server, ranges
 from support.models import dit_files
+from support.processes import command
 
 from onegraph.backends.inductor import absent_gpu, machine_code
 from onegraph.common.errors import CompileError, LoadError
@@ -40,12 +40,10 @@ class Baked:
     def bake(
         self, file: Path, targets: str, platforms: str = "linux", **environ: str
     ) -> tuple[int, list[dict[str, Any]]]:
-        command = [sys.executable, "-c", "from onegraph.cli import main; main()", "bake", str(file)]
-        command += [*(["--target", targets] if targets else []), *(["--platform", platforms] if platforms else [])]
-        command += ["--comfyui", str(host.comfyui_path()), "--json"]
-        env = {**os.environ, "ONEGRAPH_HOME": str(self.home), **environ}
-        done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-        return done.returncode, json.loads(done.stdout)["graphs"] if done.stdout else [{"text": done.stderr}]
+        where = [*(["--target", targets] if targets else []), *(["--platform", platforms] if platforms else [])]
+        arguments = ["bake", str(file), *where, "--comfyui", str(host.comfyui_path()), "--json"]
+        done = command.run(*arguments, ONEGRAPH_HOME=str(self.home), **environ)
+        return done.code, json.loads(done.out)["graphs"] if done.out else [{"text": done.errors}]
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +92,8 @@ os._exit(1)
 
 
 def test_what_is_there_is_not_baked_again_and_what_a_killed_bake_left_goes(baked: Baked) -> None:
-    command = [sys.executable, "-c", DIES_WHILE_IT_COMPILES, str(baked.home)]
-    left = Path(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip())
+    dying = [sys.executable, "-c", DIES_WHILE_IT_COMPILES, str(baked.home)]
+    left = Path(subprocess.run(dying, stdout=subprocess.PIPE, text=True, check=False).stdout.strip())
     assert left.is_dir()
     code, rows = baked.bake(baked.file, "sm_86")
     assert (code, {row["event"] for row in rows}) == (0, {"found"})
@@ -119,8 +117,8 @@ def test_a_graph_for_windows_is_a_dll_that_asks_for_what_windows_has(baked: Bake
     with zipfile.ZipFile(folder / "graph.aoti") as archive:
         (library,) = [name for name in archive.namelist() if name.endswith(".so")]
         (tmp_path / "graph.dll").write_bytes(archive.read(library))
-    command = ["x86_64-w64-mingw32-objdump", "-p", str(tmp_path / "graph.dll")]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    objdump = ["x86_64-w64-mingw32-objdump", "-p", str(tmp_path / "graph.dll")]
+    told = subprocess.run(objdump, capture_output=True, text=True, check=True).stdout
     major = str(torch.version.cuda).partition(".")[0]
     assert {*re.findall(r"DLL Name: (\S+)", told)} == {
         "torch_cpu.dll", "torch_cuda.dll", f"cudart64_{major}.dll", "nvcuda.dll", "KERNEL32.dll", "msvcrt.dll",
