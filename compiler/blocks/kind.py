@@ -20,8 +20,8 @@ from ...signature.size_rules import Sizes
 from ..code.fingerprint import Rules
 from . import outer_call
 from .capture import BlockCalls, CapturedBlock, Settings, Watching, capture_block
-from .other_sizes import Frames
-from .outer_call import OuterCall, Varying
+from .other_sizes import Frames, Varying
+from .outer_call import OuterCall
 from .records import recording
 from .repeated import repeated_blocks
 

@@ -8,10 +8,9 @@ a block graph then serves fewer sizes.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,23 +18,23 @@ from ...common.log import logger
 from ...signature import call_tree
 from ...signature.call_tree import JSON, OPTIONS, Form, TensorForm, flatten, leaf_forms
 from ...signature.parameters import as_call, options_of, parameters_of
-from . import other_sizes, text_calls
+from . import readings, text_calls
+from .other_sizes import AS_IT_IS, NewSizes, Scale, Varying
 from .records import Mark, Recording
 
 log = logger("compiler")
 
-_Sides: TypeAlias = Literal["all", "longest", "first", "none"]
 _PLAIN = (bool, int, float, str)
 _LEFT_OUT = ("control", "output_buffer")  # residuals are added between blocks, videos written after them
-_PICTURE = 8  # pixels of a picture that steers a model, for each latent unit
 _MOST_VALUES = 1 << 16  # of a tensor of whole numbers, whose values may decide what a model does
 # Values of timesteps in further calls, None those of the call: a model may have a row for each distinct timestep, and
 # streams have distinct ones in the midst of a sampling that share one at its ends.
 _TIMES = (None, 500.0, 1.0)
-_VIDEO = 5  # dimensions
 # Batch, text, frames, height and width of further calls. Their products and sums differ, so that no rule holds by
 # accident; patches of two by two fit into them.
 _SIZES = ((3, 29, 3, 24, 40), (1, 7, 2, 16, 28), (4, 50, 4, 36, 20))
+
+_VARIED = Varying()
 
 
 class ModelCall(NamedTuple):
@@ -44,17 +43,7 @@ class ModelCall(NamedTuple):
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     method: str = "forward"
-    scale: other_sizes.Scale = other_sizes.AS_IT_IS
-
-
-class Varying(NamedTuple):
-    """Whether further calls may have other batches, and videos other frames, than the call."""
-
-    batches: other_sizes.Batches = "varied"
-    frames: other_sizes.Frames = "varied"
-
-
-_VARIED = Varying()
+    scale: Scale = AS_IT_IS
 
 
 @dataclass(frozen=True)
@@ -73,7 +62,7 @@ class OuterCall:
     leaves: tuple[Any, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     method: str = "forward"
-    scale: other_sizes.Scale = other_sizes.AS_IT_IS
+    scale: Scale = AS_IT_IS
 
     @classmethod
     def of(cls, model: torch.nn.Module, call: ModelCall) -> OuterCall:
@@ -98,111 +87,25 @@ class OuterCall:
     @classmethod
     def from_json(cls, data: JSON) -> OuterCall:
         """Read what `to_json` made, which comes from this process' own parent."""
-        form, scale = call_tree.from_json(data["form"]), other_sizes.Scale(*data["scale"])
+        form, scale = call_tree.from_json(data["form"]), Scale(*data["scale"])
         return cls(form, tuple(data["leaves"]), data["options"], data["method"], scale)
 
     def others(
-        self, device: torch.device, varying: Varying = _VARIED
+        self, device: torch.device, varying: Varying
     ) -> Iterator[list[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]]:
         """Yield further calls: for each the ways to make it as positional and named arguments, most telling first."""
         for of_call, time in zip(_SIZES, _TIMES, strict=True):
             described = zip(leaf_forms(self.form), self.leaves, strict=True)
             leaves = [_tensor(form, one, time, device) for form, one in described]
-            main = next((one for one in leaves if isinstance(one, torch.Tensor) and one.ndim >= 3), None)
-            if main is None:
-                return
-            sizes = other_sizes.NewSizes(*of_call).scaled(self.scale)
-            if varying.frames == "kept" and main.ndim == _VIDEO:
-                sizes = replace(sizes, frames=main.shape[2])
-            ways = [
-                _Resized(main, sizes, which, batched)
-                for batched, which in itertools.product(other_sizes.BATCHED[varying.batches], get_args(_Sides))
-            ]
             named = call_tree.rebuild(self.form, leaves, {**self.options})
-            if self.scale.texts:
-                yield [functools.partial(_called, way) for way in text_calls.ways(named, sizes)]
-                continue
-            others, listed = other_sizes.ways(named, sizes, varying.batches)
-            usual = [functools.partial(self._call, way, leaves) for way in ways]
-            more = [functools.partial(_called, way) for way in others]
-            yield [*more, *usual] if listed else [*usual, *more]
-
-    def _call(self, resized: _Resized, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        tokens = {one.shape[1] for one in leaves if isinstance(one, torch.Tensor) and one.ndim == 3}
-        made = [resized(one, tokens) if isinstance(one, torch.Tensor) else one for one in leaves]
-        sides = {
-            was: now
-            for one, other in zip(leaves, made, strict=True)
-            if isinstance(one, torch.Tensor) and one.ndim > 3
-            for was, now in zip(one.shape[2:], other.shape[2:], strict=True)
-            if was > 2
-        }  # which numbers beside an image tell, too
-        made = [sides.get(one, one) if type(one) is int else one for one in made]
-        return as_call(call_tree.rebuild(self.form, made, {**self.options}))
+            sizes = NewSizes(*of_call).scaled(self.scale)
+            texts = self.scale.texts
+            ways = text_calls.ways(named, sizes) if texts else readings.ways(named, sizes, varying)
+            yield [functools.partial(_called, way) for way in ways]
 
 
 def _called(way: Callable[[], Mapping[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return as_call(way())
-
-
-@dataclass(frozen=True)
-class _Resized:
-    """Tensors of a call at another size.
-
-    Attributes:
-        main: of which the sizes are.
-        sides: which change of other tensors of four and more dimensions.
-        batched: whether the batch does.
-    """
-
-    main: torch.Tensor
-    sizes: other_sizes.NewSizes
-    sides: _Sides
-    batched: bool
-
-    def __call__(self, tensor: torch.Tensor, tokens: set[int]) -> torch.Tensor:
-        shape = [*tensor.shape]
-        if shape and shape[0] == self.main.shape[0] and self.batched:
-            shape[0] = self.sizes.batch
-        if tensor.ndim > 3:
-            for dim in self._changing(tensor):
-                shape[dim] = self._side(tensor, dim)
-        elif tensor is self.main:
-            shape[1] = self.sizes.height * self.sizes.width // 4
-        elif tensor.ndim == 3 or (tensor.ndim == 2 and shape[1] in tokens):
-            shape[1] = self.sizes.tokens if shape[1] > 1 else shape[1]
-        elif tensor.ndim == 2 and self.main.ndim == _VIDEO and shape[1] == self.main.shape[2] > 1:
-            shape[1] = self.sizes.frames  # a timestep for each
-        for dim, size in enumerate(shape):
-            if size != tensor.shape[dim]:
-                tensor = tensor.index_select(dim, torch.arange(size, device=tensor.device) % tensor.shape[dim])
-        return tensor
-
-    def _changing(self, tensor: torch.Tensor) -> list[int]:
-        """The sides that change of a tensor of four or more dimensions."""
-        sides = [*range(max(2, tensor.ndim - 3), tensor.ndim)]
-        if self.sides == "all" or tensor.shape[-2:] == self.main.shape[-2:]:  # the same picture, or one frame of it
-            return sides
-        if self.sides == "longest":
-            return [max(sides, key=lambda dim: tensor.shape[dim])]
-        return sides[:1] if self.sides == "first" else []
-
-    def _side(self, tensor: torch.Tensor, dim: int) -> int:
-        """The size of a side: as much of the main tensor's as it is now, else one of its own."""
-        size, from_end = tensor.shape[dim], tensor.ndim - dim
-        sizes = self.sizes
-        wanted = (sizes.width, sizes.height, sizes.frames)[from_end - 1] if from_end <= 3 else size
-        if size == 1:
-            return 1
-        if tensor.ndim >= self.main.ndim >= from_end + 2:
-            main = self.main.shape[-from_end]
-            if size in (main, _PICTURE * main):
-                return wanted * (size // main)
-            if 2 * size == main:  # a pose at half the resolution
-                return wanted // 2
-            if from_end == 3 and abs(size - main) == 1:  # frames with one of a reference before them, or without it
-                return wanted + size - main
-        return max(2, wanted + (4 if from_end == 1 else -4))
 
 
 def repeat(

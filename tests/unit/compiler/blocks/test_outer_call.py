@@ -13,8 +13,8 @@ from support.models import toy_blocks
 from onegraph.common.errors import CaptureError, TooSmallError
 from onegraph.compiler.blocks.capture import Settings
 from onegraph.compiler.blocks.kind import KindCalls, capture_kind
-from onegraph.compiler.blocks.other_sizes import Batches
-from onegraph.compiler.blocks.outer_call import ModelCall, OuterCall, Varying, repeat
+from onegraph.compiler.blocks.other_sizes import Batches, Varying
+from onegraph.compiler.blocks.outer_call import ModelCall, OuterCall, repeat
 from onegraph.compiler.blocks.records import Recording, recording
 from onegraph.compiler.blocks.repeated import repeated_blocks
 from onegraph.signature.size_one_dims import SizeOneDims

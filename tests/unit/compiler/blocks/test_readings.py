@@ -6,13 +6,20 @@ from typing import Any
 
 import torch
 
-from onegraph.compiler.blocks.other_sizes import NewSizes, ways
+from onegraph.compiler.blocks.other_sizes import NewSizes, Varying
+from onegraph.compiler.blocks.readings import ByPlace, ways
 
 SIZES = NewSizes(batch=3, tokens=29, frames=5, height=24, width=40)
 
 
+def by_value(**named: Any) -> list[dict[str, Any]]:
+    """The call read by value, in each way."""
+    readings = [way for way in ways(named, SIZES, Varying()) if way.args[0].func is not ByPlace]  # type: ignore[attr-defined]
+    return [way() for way in readings]
+
+
 def made(number: int = 0, **named: Any) -> dict[str, Any]:
-    return ways(named, SIZES)[0][number]()
+    return by_value(**named)[number]
 
 
 def test_an_image_as_tokens_and_its_sides_as_numbers() -> None:
@@ -51,7 +58,7 @@ def test_a_mask_of_prompt_and_image_keeps_its_two_parts() -> None:
 
 def test_channels_may_be_the_last_side_or_the_second() -> None:
     video = torch.ones(2, 5, 8, 6, 4)
-    shapes = [tuple(way()["hidden"].shape) for way in ways({"hidden": video, "rope": torch.ones(60, 16)}, SIZES)[0]]
+    shapes = [tuple(one["hidden"].shape) for one in by_value(hidden=video, rope=torch.ones(60, 16))]
     assert (3, 5, 24, 40, 4) in shapes and (2, 5, 24, 40, 4) in shapes  # with the batch, and without
     found = made(number=2, hidden=video, rope=torch.ones(60, 16), rows=torch.arange(4), pooled=torch.ones(2, 8))
     assert found["rope"].shape == (1200, 16) and found["rows"].shape == (12,) and found["pooled"].shape == (3, 8)
@@ -68,7 +75,7 @@ def test_an_image_of_colours_has_large_patches_and_its_prompt_whole_numbers() ->
         "mask": (torch.arange(tokens + patches) >= tokens)[None],
         "ar_len": tokens - 1,
     }
-    others = [way() for way in ways(named, SIZES)[0]]
+    others = by_value(**named)
     found = next(one for one in others if one["x"].shape == (3, 3, 192, 320))
     assert found["input_ids"].shape == (3, 29) and found["ar_len"] == 28
     assert found["position_ids"].shape == (3, 3, 29 + 60) and found["mask"].shape == (3, 29 + 60)
@@ -77,14 +84,11 @@ def test_an_image_of_colours_has_large_patches_and_its_prompt_whole_numbers() ->
 
 
 def test_images_in_a_list() -> None:
-    found, listed = ways(
-        {"x": [torch.ones(4, 1, 8, 6)] * 2, "t": torch.ones(2), "text": [torch.ones(7, 24)] * 2}, SIZES
-    )
-    assert listed
-    named = found[0]()
+    call = {"x": [torch.ones(4, 1, 8, 6)] * 2, "t": torch.ones(2), "text": [torch.ones(7, 24)] * 2}
+    named = ways(call, SIZES, Varying())[0]()
     assert [one.shape for one in named["x"]] == [(4, 1, 24, 40)] * 3
     assert [one.shape for one in named["text"]] == [(29, 24)] * 3 and named["t"].shape == (3,)
 
 
 def test_a_call_without_an_image_has_no_other_sizes() -> None:
-    assert ways({"x": torch.ones(3), "n": 4}, SIZES) == ([], False)
+    assert ways({"x": torch.ones(3), "n": 4}, SIZES, Varying()) == []
