@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -107,7 +107,8 @@ def bake(
 
         bake_plan(workflow, on, dry_run, as_json)
     options = [*(["--cpu"] if cpu else []), *(option or [])]
-    answer = _ask(workflow, "bake", comfyui, server, options, size or [], as_json)
+    job = _job(workflow, comfyui, server, options)
+    answer = _ask({**job, "mode": "bake", "sizes": size or [], "no_run": False}, as_json)
     _report(answer, "bake", as_json)
 
 
@@ -125,28 +126,22 @@ def explain_workflow(
     workflow: Path, comfyui: Path | None, server: str, options: Sequence[str], no_run: bool, as_json: bool
 ) -> NoReturn:
     """Tell what models a workflow samples, and which of its nodes find their graphs here. Ends the command."""
-    answer = _ask(workflow, "explain", comfyui, server, options, [], as_json, no_run)
+    job = _job(workflow, comfyui, server, options)
+    answer = _ask({**job, "mode": "explain", "sizes": [], "no_run": no_run}, as_json)
     if no_run and not answer.failed and any(one["verdict"] != "hit" for one in answer.models):
         answer.exit_code = answer.exit_code or NOT_ALL
     _report(answer, "explain", as_json, no_run)
 
 
-def _ask(
-    workflow: Path,
-    mode: Literal["bake", "explain"],
-    comfyui: Path | None,
-    server: str,
-    options: Sequence[str],
-    sizes: Sequence[str],
-    as_json: bool,
-    no_run: bool = False,
-) -> TrialResult:
+def _job(workflow: Path, comfyui: Path | None, server: str, options: Sequence[str]) -> dict[str, Any]:
+    """What to run, and by which ComfyUI."""
+    folder = comfyui or "" if server else comfyui_in(comfyui)
+    path = os.path.abspath(workflow)  # noqa: PTH100
+    return {"workflow": path, "comfyui": str(folder), "server": server, "options": [*options]}
+
+
+def _ask(job: dict[str, Any], as_json: bool) -> TrialResult:
     """Run a workflow in a child process, and collect what that tells of it."""
-    job = {
-        "workflow": os.path.abspath(workflow), "mode": mode, "sizes": [*sizes], "server": server,  # noqa: PTH100
-        "comfyui": str(comfyui or "" if server else comfyui_in(comfyui)), "options": [*options],
-        "no_run": no_run,
-    }  # fmt: skip
     answer = TrialResult()
     command = [sys.executable, "-m", "onegraph.host.jobs.workflow_job", json.dumps(job)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, _shown(as_json) as bar:
@@ -161,7 +156,7 @@ def _ask(
     if process.returncode and not answer.failed and not answer.exit_code:
         answer.exit_code = _INTERRUPTED if process.returncode in (_INTERRUPTED, -2) else 1
         answer.failed = "" if answer.exit_code == _INTERRUPTED else f"it ended with code {process.returncode}"
-    if answer.failed and not server and not as_json:
+    if answer.failed and not job["server"] and not as_json:
         import_module("torch")  # where it cannot be imported, this is why
     return answer
 

@@ -6,20 +6,25 @@ import dataclasses
 import enum
 import functools
 import inspect
-from collections.abc import Iterable
-from types import SimpleNamespace
+import operator
+import sys
+from collections.abc import Iterable, Iterator
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import torch
 
 _SCALARS = (bool, int, float, complex, str, bytes, range, type(None), torch.dtype)
 _CONTAINERS = (list, dict, set, SimpleNamespace)
+_DEPTH = 3  # objects within each other that are looked into
+_MADE_OF_MORE = (torch.Tensor, torch.nn.Module, torch.Generator, list, tuple, dict, set, frozenset, BaseException)
 
 
 def describe(value: Any) -> str | None:
     """Return a stable text for a plain value, or None for what is no configuration (modules, tensors, caches).
 
-    An empty dictionary or set is a cache that nobody has filled yet, as far as anybody can tell.
+    An empty dictionary or set is a cache that nobody has filled yet, as far as anybody can tell. An object is its class
+    and its fields, of those that are no configuration what they are.
 
     >>> describe({"heads": 8, "kernel": (3, 3)})
     "{'heads':8,'kernel':[3,3]}"
@@ -39,26 +44,83 @@ def is_empty(value: Any) -> bool:
     return type(value) in (dict, set) and not value
 
 
-def _text(value: Any) -> str | None:
+def _text(value: Any, depth: int = 0, inside: bool = False) -> str | None:
+    """`depth`: how many objects it is within. `inside`: of a container, which is a cache if its objects hold more."""
+    below = functools.partial(_text, depth=depth, inside=True)
     if isinstance(value, enum.Enum):
         return f"{_name(type(value))}.{value.name}"
     if isinstance(value, _SCALARS):
         return repr(value)
     if isinstance(value, tuple | list | torch.Size):
-        return _whole("[{}]", map(_text, value))
+        return _whole("[{}]", map(below, value))
     if type(value) in (set, frozenset):
-        return _whole("{{{}}}", map(_text, value), is_sorted=True)
+        return _whole("{{{}}}", map(below, value), is_sorted=True)
     if type(value) is dict:  # a subclass may compute what it answers
-        return _whole("{{{}}}", (_pair(*entry) for entry in value.items()))
+        return _whole("{{{}}}", (_pair(below(key), below(one)) for key, one in value.items()))
     if type(value) is SimpleNamespace or _is_record(value):
-        return _whole(f"{_name(type(value))}({{}})", (_pair(*entry) for entry in vars(value).items()))
+        fields = (_pair(below(key), below(one)) for key, one in vars(value).items())
+        return _whole(f"{_name(type(value))}({{}})", fields)
     if type(value) is functools.partial:
-        return _whole("partial({})", map(_text, (value.func, value.args, value.keywords)))
+        return _whole("partial({})", (_text(value.func, depth), below(value.args), below(value.keywords)))
     if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
         return f"{value.dtype}({value.item()!r})"
+    if isinstance(value, MethodType) and is_object(value.__self__):
+        return f"{_name(value)} of {_object(value.__self__, depth, inside=False)}"
     if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
-        return _name(value)
-    return None
+        return _name(value) if _is_what_its_name_says(value) else f"another {_name(value)}"
+    return _object(value, depth, inside) if is_object(value) else None
+
+
+def _is_what_its_name_says(value: Any) -> bool:
+    """Tell whether a function is the one of its name, where that has one: wrappers take the names of what they wrap."""
+    if not isinstance(value, FunctionType):
+        return True
+    found: Any = sys.modules.get(value.__module__)
+    for part in value.__qualname__.split("."):
+        found = inspect.getattr_static(found, part, None)
+    return getattr(found, "__func__", found) is value
+
+
+def is_object(value: Any) -> bool:
+    """Tell whether a value is an object of a class that is none of Python's own, torch's or numpy's."""
+    cls = type(value)
+    if isinstance(value, (type, enum.Enum, *_MADE_OF_MORE)) or _is_record(value):
+        return False
+    package = cls.__module__.partition(".")[0]
+    return package not in ("torch", "numpy") and package not in sys.stdlib_module_names
+
+
+def holds_object(value: Any) -> bool:
+    """Tell whether a plain value is such an object or holds one: then it may equal what it was, and be another."""
+    if isinstance(value, tuple | list | set | frozenset):
+        return any(map(holds_object, value))
+    if type(value) is dict:
+        return any(map(holds_object, value.values()))
+    if type(value) is SimpleNamespace or _is_record(value):
+        return any(map(holds_object, vars(value).values()))
+    if type(value) is functools.partial:
+        return any(map(holds_object, (value.func, value.args, value.keywords)))
+    return is_object(value.__self__ if isinstance(value, MethodType) else value)
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    yield from getattr(value, "__dict__", {}).items()
+    for cls in type(value).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                yield name, getattr(value, name)
+
+
+def _object(value: Any, depth: int, inside: bool) -> str | None:
+    """The text of an object. A field that is, or may become, no configuration has that of its class."""
+    if depth >= _DEPTH:
+        return _name(type(value))
+    found = [(name, type(one), None if is_empty(one) else _text(one, depth + 1)) for name, one in _fields(value)]
+    if inside and any(text is None for _, _, text in found):
+        return None
+    texts = (f"{name}={text or _name(cls)}" for name, cls, text in sorted(found, key=operator.itemgetter(0)))
+    return f"{_name(type(value))}({','.join(texts)})"
 
 
 def may_change_in_place(value: Any) -> bool:
@@ -76,9 +138,8 @@ def _name(value: Any) -> str:
     return f"{value.__module__}.{value.__qualname__}"
 
 
-def _pair(key: Any, value: Any) -> str | None:
-    texts = _text(key), _text(value)
-    return None if None in texts else f"{texts[0]}:{texts[1]}"
+def _pair(key: str | None, value: str | None) -> str | None:
+    return None if None in (key, value) else f"{key}:{value}"
 
 
 def _whole(form: str, texts: Iterable[str | None], *, is_sorted: bool = False) -> str | None:

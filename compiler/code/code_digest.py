@@ -1,8 +1,8 @@
 """What a Python function computes, as digests that are equal in every process.
 
-A digest covers a function's bytecode, its defaults, the plain values that it closes over, the functions that it wraps
-and the Python module in which each looks up its names, not its place in the file. Bytecode differs between Python
-versions, so there is a digest of the source for those.
+A digest covers a function's bytecode, its defaults, the plain values that it closes over, the functions that it wraps,
+the arguments that are bound to them, and the Python module in which each looks up its names, not its place in the file.
+Bytecode differs between Python versions, so there is a digest of the source for those.
 """
 
 from __future__ import annotations
@@ -46,21 +46,41 @@ def nested(code: CodeType) -> Iterator[CodeType]:
             yield from nested(constant)
 
 
-def unwrap_chain(function: Any) -> Iterator[Any]:
-    """Yield a function and the functions that it wraps, outermost first."""
+def _links(function: Any) -> Iterator[Any]:
+    """Yield a function and what it wraps, outermost first, with the objects that bind arguments to these."""
     level = [function]
     for _ in range(_MAX_WRAPPERS):
         below: list[Any] = []
         for one in level:
+            yield one
             if isinstance(one, MethodType):
                 one = one.__func__
+                yield one
             if isinstance(one, functools.partial):
                 below.append(one.func)
-            if not isinstance(one, FunctionType):
-                continue
-            yield one
-            below += [value for value in cells(one) if isinstance(value, FunctionType | MethodType | functools.partial)]
+            if isinstance(one, FunctionType):
+                below += [value for value in cells(one) if is_function(value)]
         level = below
+
+
+def unwrap_chain(function: Any) -> Iterator[FunctionType]:
+    """Yield a function and the functions that it wraps, outermost first."""
+    return (one for one in _links(function) if isinstance(one, FunctionType))
+
+
+def binds_arguments(function: Any) -> bool:
+    """Tell whether it, or what it wraps, is called with arguments that are bound to it, and not with those given."""
+    return any(_bound(one) for one in _links(function))
+
+
+def _bound(one: Any) -> str:
+    """What an object binds to a function: its arguments, or that it is an object's method; empty where it does not."""
+    if isinstance(one, MethodType):
+        return f"method of {type(one.__self__).__qualname__}"
+    if not isinstance(one, functools.partial) or not (one.args or one.keywords):
+        return ""
+    keywords = sorted(one.keywords.items())
+    return f"partial {_plain(one.args)} {[name for name, _ in keywords]} {_plain(value for _, value in keywords)}"
 
 
 def _plain(values: Iterable[Any]) -> str:
@@ -108,9 +128,15 @@ def _code_digest(code: CodeType) -> str:
 
 def bytecode_digest(function: Any) -> str:
     """Digest bytecode and defaults: 16 hex digits that hold for this version of Python."""
+    return _digest(function, _code_digest)
+
+
+def _digest(function: Any, text_of: Callable[[CodeType], str]) -> str:
     h = blake3()
-    for one in unwrap_chain(function):
-        h.update(f"{_code_digest(one.__code__)} {_defaults(one)}\n".encode())
+    for one in _links(function):
+        text = f"{text_of(one.__code__)} {_defaults(one)}" if isinstance(one, FunctionType) else _bound(one)
+        if text:
+            h.update(f"{text}\n".encode())
     return str(h.hexdigest(length=8))
 
 
@@ -148,10 +174,7 @@ def _meaning(node: Any) -> str:
 
 def source_digest(function: Any) -> str:
     """Digest what the source says: 16 hex digits that hold for every version of Python."""
-    h = blake3()
-    for one in unwrap_chain(function):
-        h.update(f"{_source_text(one.__code__)} {_defaults(one)}\n".encode())
-    return str(h.hexdigest(length=8))
+    return _digest(function, _source_text)
 
 
 def underlying_function(value: Any) -> Any:

@@ -20,6 +20,7 @@ from ...common.reasons import FunctionReplaced, OtherHostVersion
 from ...common.torch_private import version
 from ...compiler.code.code_digest import (
     PYTHON,
+    binds_arguments,
     bytecode_digest,
     cells,
     describe_target,
@@ -206,7 +207,7 @@ class CodeGuard:
 
     def _is_one_of(self, digests: Sequence[str], full: str, value: Any) -> bool:
         """Tell whether a name refers to one of several functions of the host; for another Python by its file alone."""
-        if not is_function(value):
+        if not is_function(value) or binds_arguments(value):
             return False
         if self._which_digest == 1:
             return is_defined_in(value, full.partition(".")[0])

@@ -16,11 +16,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ...common.config_text import is_empty, may_change_in_place
+from ...common.config_text import holds_object, is_empty, may_change_in_place
 from ...common.reasons import ForwardHook, ReplacedPart
 from ...common.torch_guards import TensorLooks, attribute_writes, dict_writes
 from ...common.torch_private import COMPILED_CALL, TABLES, every_modules_hooks, hook_tables, tables
 from ...compiler.code import fingerprint
+from ...compiler.code.code_digest import binds_arguments
 from ...compiler.code.fingerprint import Rules
 from ...compiler.composite_weights import PLAIN, WeightParts
 from .code_guard import custom_node, is_defined_in, is_what_its_name_says
@@ -68,6 +69,7 @@ class ModuleGuard:
 
     _state_ids: list[int]
     _containers: list[tuple[dict[str, Any], str, list[Any]]]
+    _objects: list[tuple[dict[str, Any], str, str | None]]
     _writes_then: list[Any]
     _lengths: list[int]
     _empty: list[Any]
@@ -184,6 +186,10 @@ class ModuleGuard:
             or list(map(id, map(_OWN_DICT, self._modules))) != self._state_ids
             or any(self._empty)
             or (self._containers and any(_differs(space.get(name), copied) for space, name, copied in self._containers))
+            or (
+                self._objects
+                and any(self._rules.describe(space.get(name)) != was for space, name, was in self._objects)
+            )
         ):
             return False
         # Read first: what is written meanwhile is then found by the next look.
@@ -307,12 +313,14 @@ class ModuleGuard:
         self._values = list(map(dict.get, self._spaces, self._names))
         self._own_names = [key for space, key in facts if space is self._states[0]]
         self._own_values = list(map(self._states[0].get, self._own_names))
-        plain = [(space, name) for space, name in facts if may_change_in_place(space.get(name))]
         self._containers = [
             (space, name, copy.deepcopy(space[name]))
-            for space, name in plain
+            for space, name in facts
+            if may_change_in_place(space.get(name)) and not holds_object(space[name])
             if is_empty(space[name]) or self._rules.describe(space[name])
         ]
+        held = ((space, name, self._rules.describe(space.get(name))) for space, name in facts)
+        self._objects = [one for one in held if one[2] is not None and holds_object(one[0].get(one[1]))]
         self._signature = hash(tuple(signature))
 
     def _patch(self, module: torch.nn.Module, name: str, value: Any, where: str) -> ReplacedPart | None:
@@ -321,7 +329,8 @@ class ModuleGuard:
             return None
         if name in self._rules.interchangeable:
             package = type(module).__module__.partition(".")[0]
-            return None if is_defined_in(value, package) else ReplacedPart(name, where, custom_node(value))
+            is_hosts = is_defined_in(value, package) and not binds_arguments(value)
+            return None if is_hosts else ReplacedPart(name, where, custom_node(value))
         if inspect.getattr_static(type(module), name, _MISSING) is _MISSING:
             return None
         if fingerprint.is_own_method(module, name, value):

@@ -18,7 +18,7 @@ from onegraph.runtime.obtain.registry import Registry
 
 ABOUT_GRAPHS = (
     "test_admission", "test_baked_store", "test_blocks", "test_call_outs", "test_child_load_test", "test_inductor",
-    "test_learned_sizes", "test_methods_of_blocks", "test_registry", "test_several_outputs",
+    "test_learned_sizes", "test_methods_of_blocks", "test_objects_of_blocks", "test_registry", "test_several_outputs",
 )  # fmt: skip
 
 

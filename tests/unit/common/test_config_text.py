@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import enum
 import functools
+import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +33,47 @@ class Unequal:
     scale: float = 1.0
 
 
+class Scaling:
+    """An object that a module may hold, and call."""
+
+    def __init__(self, by: float, within: Any = None) -> None:
+        self.by, self.within = by, within
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.by
+
+    def scaled(self, x: Any) -> Any:
+        return x * self.by
+
+
+class Slotted:
+    __slots__ = ("by",)
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+
+def plain(x: Any) -> Any:
+    return x
+
+
+@functools.wraps(plain)
+def wrapping(x: Any) -> Any:
+    return x * 2
+
+
+wrapping_plain, wrapping = wrapping, plain
+_LOCK = threading.Lock()
+
 PAIRS: list[tuple[Any, Any]] = [
+    (Scaling(1.0), Scaling(2.0)),
+    (Slotted(1.0), Slotted(2.0)),
+    (Scaling(1.0).scaled, Scaling(2.0).scaled),
+    (functools.partial(Scaling(1.0), 1), functools.partial(Scaling(2.0), 1)),
+    ([Scaling(1.0)], [Scaling(2.0)]),
+    ({"a": Scaling(1.0)}, {"a": Scaling(2.0)}),
+    (Scaling(1.0, Scaling(1.0)), Scaling(1.0, Scaling(2.0))),
+    (plain, wrapping_plain),
     (1, 2),
     (1, True),
     (1j, 2j),
@@ -58,6 +99,20 @@ PAIRS: list[tuple[Any, Any]] = [
 def test_other_values_have_another_text(one: Any, other: Any) -> None:
     assert describe(one) is not None and describe(one) != describe(other)
     assert describe(one) == describe(copy.deepcopy(one))
+
+
+@pytest.mark.parametrize("field", [_LOCK, torch.zeros(1), torch.nn.Linear(1, 1), {}, {"a": torch.zeros(1)}, [object()]])
+def test_an_object_counts_with_what_else_it_holds(field: Any) -> None:
+    """A cache in it that is filled, or a lock, is no configuration, and hides none."""
+    assert describe(Scaling(1.0, field)) != describe(Scaling(2.0, field))
+    assert describe(Scaling(1.0, {})) == describe(Scaling(1.0, {"a": torch.zeros(1)}))
+    assert describe({"kept": Scaling(1.0, field)}) is None  # a dictionary of such is a cache
+
+
+def test_objects_that_hold_each_other_have_an_end() -> None:
+    first, second = Scaling(1.0), Scaling(2.0)
+    first.within, second.within = second, first
+    assert describe(first) is not None and describe(first) != describe(second)
 
 
 def test_order_counts_where_it_may_be_read() -> None:

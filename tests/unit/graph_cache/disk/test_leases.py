@@ -54,6 +54,16 @@ def test_a_lease_ends_with_its_object(three: list[Entry]) -> None:
 
 
 @needs_posix("under wine a folder goes although one of its files is open, which Windows refuses")
+def test_a_lease_may_be_let_go_of_twice(three: list[Entry]) -> None:
+    lease = leases.take(three[0].folder)
+    assert isinstance(lease, Lease)
+    for _ in range(2):
+        lease.release()
+        assert leases.use_of(three[0].folder) == "free"
+    Lease().release()  # of a folder that takes no locks
+
+
+@needs_posix("under wine a folder goes although one of its files is open, which Windows refuses")
 def test_either_the_graph_is_removed_or_it_is_loaded(store: Store) -> None:
     """Never both, whoever comes first."""
     for number in range(30):

@@ -196,3 +196,7 @@ def test_a_forged_list_costs_one_signature(
     assert len(seen) == 2
     assert len(withdrawals.read(data, mallory.public)[0]) == 20
     assert len(seen) == 22
+    first, *rest = data.splitlines()
+    for line in (b"{}", b"not JSON", rest[0][:-2]):
+        lines, right = withdrawals.read(b"\n".join([first, line, *rest]), mallory.public)
+        assert ([*lines.values()], right) == ([first], False)

@@ -8,7 +8,7 @@ import linecache
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from support.edits import edited_host
 from support.edits.edited_host import record_of
 
 from onegraph.common.reasons import FunctionReplaced, OtherHostVersion
-from onegraph.compiler.code.code_digest import PYTHON
+from onegraph.compiler.code.code_digest import PYTHON, underlying_function
 from onegraph.runtime.guards.code_guard import CodeGuard, foreign_method, is_defined_in
 
 
@@ -87,6 +87,36 @@ def test_a_replaced_function_is_named_at_once(what: str, host: ModuleType, monke
             assert CodeGuard(live._record).difference() == found
             assert found.text == f"another custom node replaced {name} (test_code_guard)"
         assert live.difference() is None
+
+
+BINDING = {
+    "an argument by name": lambda function: functools.partial(function, factor=3),
+    "an argument": lambda function: functools.partial(function, torch.ones(1)),
+    "an object": lambda function: MethodType(function, torch.ones(1)),
+    "an argument of a partial": lambda function: functools.partial(functools.partial(function, factor=3)),
+}
+
+
+@pytest.mark.parametrize("python", [PYTHON, "another"])
+@pytest.mark.parametrize("what", ["a static method", "a module's function", "one of several", "a decorated function"])
+@pytest.mark.parametrize("bound", BINDING)
+def test_what_is_bound_to_the_same_function_counts(
+    bound: str, what: str, python: str, host: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its code is that of the graph, and its result is not."""
+    live = CodeGuard(record_of(host).model_copy(update={"python": python}))
+    assert live.difference() is None
+    owner, attribute, _ = REPLACED[what](host)
+    function = underlying_function(vars(owner)[attribute])
+    other = BINDING[bound](function)
+    monkeypatch.setattr(owner, attribute, staticmethod(other) if what == "a static method" else other)
+    assert live.difference() is not None
+
+
+def test_a_partial_that_binds_nothing_is_the_function(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = CodeGuard(record_of(host))
+    monkeypatch.setattr(host, "scaled", functools.partial(host.scaled))
+    assert live.difference() is None
 
 
 @pytest.mark.parametrize("what", ["Base.helper", "a module's function", "torch's method", "a builtin that is used"])
@@ -234,6 +264,9 @@ def test_interchangeable_functions_are_as_good(host: ModuleType, monkeypatch: py
         monkeypatch.setattr(host, "activation", foreign)
         found = live.difference()
         assert isinstance(found, FunctionReplaced) and found.name == "model.activation"
+        for other in (host.M(), 5):
+            monkeypatch.setattr(host, "activation", other)
+            assert live.difference() is not None, (python, other)
 
 
 def test_a_method_of_another_file_is_found(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import pickle
 import weakref
@@ -316,9 +317,37 @@ def test_an_interchangeable_function_must_be_the_hosts() -> None:
     module.choice = toy.sizes
     guard.refresh(module)
     assert guard.patched is None
-    module.choice = replace_activation
-    assert guard.refresh(module) != version
-    assert isinstance(guard.patched, ReplacedPart) and guard.patched.what == "choice"
+    for other in (replace_activation, functools.partial(toy.sizes, 1)):
+        module.choice = other
+        assert guard.refresh(module) != version
+        assert isinstance(guard.patched, ReplacedPart) and guard.patched.what == "choice"
+        module.choice = toy.sizes
+        assert guard.refresh(module) == version and guard.patched is None
+
+
+class Scaling:
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.by
+
+
+@pytest.mark.parametrize("hold", [lambda one: one, lambda one: [one], lambda one: functools.partial(one)])
+def test_an_object_that_a_module_holds_is_part_of_it(hold: Callable[[Any], Any]) -> None:
+    """Whether it is another one, or the same one that has changed."""
+    module, scaling = toy.Toy(), Scaling(1.0)
+    module.heads = hold(scaling)
+    guard = ModuleGuard(module, Rules())
+    version, architecture = guard.refresh(module), guard.architecture(module)
+    assert guard.refresh(module) == version
+    scaling.by = 2.0
+    changed = guard.refresh(module)
+    assert changed != version and guard.architecture(module) == digest(module) != architecture
+    scaling.by = 1.0
+    assert guard.refresh(module) == version and guard.architecture(module) == architecture
+    module.heads = hold(Scaling(3.0))
+    assert guard.refresh(module) not in (version, changed) and guard.architecture(module) == digest(module)
 
 
 def test_a_guard_keeps_neither_module_nor_weights() -> None:
