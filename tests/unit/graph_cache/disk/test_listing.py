@@ -12,7 +12,7 @@ import pytest
 from support.store.entries import NOWHERE, publish, quarantine
 from support.store.sized import BIG, listed, on_disk, usable
 
-from onegraph.common.reasons import CheckpointGone, OlderManifest, Quarantined
+from onegraph.common.reasons import CheckpointGone, OlderManifest, Quarantined, UnreadableNow
 from onegraph.graph_cache.disk import listing, marks, scan
 from onegraph.graph_cache.disk.listing import Listed, bytes_below, bytes_on_disk
 from onegraph.graph_cache.entry import Entry
@@ -87,6 +87,15 @@ def test_a_strangers_manifest_that_is_large_is_not_parsed(
     monkeypatch.setattr(listing, "_MOST_OF_OTHERS", 10)
     (store.home / "signing.key").write_bytes(32 * b"x")
     assert {one.facts.label for one in store.disk.entries()} == {""}
+
+
+def test_what_cannot_be_read_now_is_not_told_of(
+    store: Store, three: list[Entry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, passing = listing.read_trusted, UnreadableNow("manifest.json", "no memory")
+    asked = lambda folder, signer: passing if folder == three[0].folder else read(folder, signer)  # noqa: E731
+    monkeypatch.setattr(listing, "read_trusted", asked)
+    assert {one.path for one in store.disk.entries()} == {three[1].folder, three[2].folder}
 
 
 def test_files_that_go_while_they_are_counted_count_as_nothing(

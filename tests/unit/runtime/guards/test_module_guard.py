@@ -309,6 +309,26 @@ def test_weights_of_another_dtype_are_noticed_by_a_run() -> None:
     assert guard.version != version
 
 
+def test_a_layer_that_torch_is_to_compile_is_noticed() -> None:
+    module = toy.Toy()
+    guard = ModuleGuard(module, Rules())
+    module.inner.compile()
+    guard.refresh(module)
+    assert guard.patched == ReplacedPart("compile()", "inner (Conv2d)", "torch.compile")
+
+
+def test_what_is_written_and_taken_back_has_nothing_inspected_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the route to a block is, at each call of the model."""
+    module = toy.Toy()
+    guard = ModuleGuard(module, Rules())
+    version, inspected = guard.refresh(module), []
+    monkeypatch.setattr(guard, "_rebuild", inspected.append)
+    for _ in range(3):
+        vars(module)["forward"] = toy.sizes
+        del vars(module)["forward"]
+        assert guard.refresh(module) == version and not inspected
+
+
 def test_an_interchangeable_function_must_be_the_hosts() -> None:
     rules = Rules(interchangeable=frozenset({"choice"}))
     module = toy.Toy()
