@@ -37,13 +37,14 @@ from .code_digest import (
     underlying_function,
     unwrap_chain,
 )
-from .fingerprint import Rules, names_in
+from .fingerprint import Rules, names_in, python_modules
 
 _TORCH = ("torch.nn.modules.", "torch.nn.functional")  # whose functions count, besides those of the model's packages
 _EVERY_MODULE = "torch.nn.modules.module"  # of whose functions only these take part in a call:
 _CALLING = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__getattribute__", "forward")
 MISSING: Any = object()  # what `resolve` returns for a name that leads nowhere
 _VALUES = (bool, int, float, complex, str, bytes, range, tuple, frozenset, type(None), torch.dtype, enum.Enum)
+_OF_MODELS = (int, float, complex, str, tuple, torch.dtype)
 _MAX_NESTING = 4  # of classes
 
 
@@ -177,8 +178,15 @@ def _functions_that_ran(seen: Iterable[CodeType], roots: Sequence[str]) -> dict[
     return dict(sorted(ran.items()))
 
 
-def _describe_references(function: FunctionType, rules: Rules, references: dict[str, str]) -> None:
-    """Add what a function's global names refer to to `references`, by `module:path`."""
+def _describe_references(
+    function: FunctionType, rules: Rules, models: Collection[str], references: dict[str, str]
+) -> None:
+    """Add what a function's global names refer to to `references`, by `module:path`.
+
+    Args:
+        models: Python modules that define the model's classes. Numbers and strings there are the model's, while those
+            of others, and what is true or false, tell of the machine or of the moment.
+    """
     for path in _global_references(function.__code__):
         target, used = resolve(function.__globals__, path)
         name = f"{function.__module__}:{'.'.join(path[:used])}"
@@ -186,12 +194,15 @@ def _describe_references(function: FunctionType, rules: Rules, references: dict[
             continue
         if isinstance(target, StandIn):
             continue  # the graph calls whatever the name refers to
-        if str(getattr(target, "__module__", "")).partition(".")[0] in sys.stdlib_module_names:
+        of_python = str(getattr(target, "__module__", "")).partition(".")[0] in sys.stdlib_module_names
+        if of_python and not isinstance(target, functools.partial):
             continue  # logging and the like
         if name in rules.interchangeable and isinstance(target, FunctionType):
             references[name] = "one of " + " ".join(_own_functions(sys.modules[target.__module__]))
             continue
         text = describe_target(target, bytecode_digest)
+        if text is None and used == 1 and function.__module__ in models and type(target) in _OF_MODELS:
+            text = describe_value(target)
         if text is not None:
             if text.startswith("function "):
                 text += f" {source_digest(target)} {package_of(target)}"
@@ -254,6 +265,7 @@ def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> C
             tell later whether they are still the same.
     """
     roots = _roots_of(module, rules)
+    models = {name for name in python_modules(module) if name.partition(".")[0] != "torch"}
     functions: dict[str, tuple[str, str]] = {}
     references: dict[str, str] = {}
     names: set[str] = set()  # in the code of the model's packages
@@ -263,7 +275,7 @@ def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> C
         if function is not None:
             functions[full] = bytecode_digest(outermost), source_digest(outermost)
             names |= set() if owner.__name__.startswith(_TORCH) else {*names_in(function.__code__)}
-            _describe_references(function, rules, references)
+            _describe_references(function, rules, models, references)
             _describe_choices(path, rules, references)
     if roots and not any(full.partition(":")[0].partition(".")[0] in roots for full in functions):
         raise CaptureError("The functions that the model runs could not be recorded; it runs uncompiled instead.")

@@ -129,19 +129,19 @@ def referenced_names(module: torch.nn.Module) -> frozenset[str]:
 
     An attribute that a custom node left behind on a module, and that no such code names, changes nothing.
     """
-    return frozenset[str]().union(*map(_names_of, _python_modules(module)))
+    return frozenset[str]().union(*map(_names_of, python_modules(module)))
 
 
 def compared_numbers(module: torch.nn.Module, rules: Rules) -> dict[str, frozenset[int]]:
     """Return of which attributes it matters only whether they equal whole numbers, and these numbers: see `Rules`."""
-    modules = {name for name in _python_modules(module) if not name.startswith("torch.")} if rules.numbers else ()
+    modules = {name for name in python_modules(module) if not name.startswith("torch.")} if rules.numbers else ()
     by_module = [_only_compared(name, rules.numbers) for name in modules]
     common = rules.numbers.intersection(*by_module) if by_module else ()
     return {name: frozenset[int]().union(*(one[name] for one in by_module)) for name in common}
 
 
-def _python_modules(module: torch.nn.Module) -> set[str]:
-    """The names of the Python modules that define a model's classes."""
+def python_modules(module: torch.nn.Module) -> set[str]:
+    """Return the names of the Python modules that define a model's classes."""
     classes = {base for child in module.modules() for base in type(child).__mro__}
     return {cls.__module__ for cls in classes if cls not in (object, torch.nn.Module)}
 

@@ -38,6 +38,8 @@ def wrapped(x):
 def fast(x): return F.relu(x)
 def slow(x): return x.clamp(min=0)
 activation = fast
+tripled = functools.partial(scaled, factor=3)
+SHIFT, SHIFTS, MAY_SHIFT = {shift}, (1.0, 2.0), True
 
 def unused(x):
     return x - {unused}
@@ -60,7 +62,8 @@ class M(Base):
 
     def forward(self, x):
         parts = [scaled(part) for part in wrapped(self.still(self.helper(self.inner(x)))).chunk(1)]
-        return activation(parts[0]) * self.gain + math.pi
+        shift = SHIFT * SHIFTS[0] if MAY_SHIFT else 0
+        return tripled(activation(parts[0])) * self.gain + math.pi + shift
 """
 
 
@@ -70,7 +73,7 @@ def write(folder: Path, **changes: Any) -> ModuleType:
     package.mkdir(exist_ok=True)
     (package / "__init__.py").write_text("")
     (package / "model.py").write_text(
-        SOURCE.format(**{"comment": "", "one": 1, "unused": 1, "gain": 1, "unnamed": 1, **changes})
+        SOURCE.format(**{"comment": "", "one": 1, "unused": 1, "gain": 1, "unnamed": 1, "shift": 1.5, **changes})
     )
     _forget()
     importlib.invalidate_caches()

@@ -40,6 +40,7 @@ def test_the_recording_process_finds_no_difference(host: ModuleType) -> None:
         ({"one": 5}, "model.wrapped"),
         ({"unnamed": 5}, ""),
         ({"gain": 5}, "Base.gain"),
+        ({"shift": 2.5}, "model.SHIFT"),
     ],
 )
 def test_another_host_differs_in_functions_that_ran(
@@ -111,6 +112,36 @@ def test_what_is_bound_to_the_same_function_counts(
     other = BINDING[bound](function)
     monkeypatch.setattr(owner, attribute, staticmethod(other) if what == "a static method" else other)
     assert live.difference() is not None
+
+
+def test_other_arguments_bound_to_the_function_of_a_name_count(
+    host: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = CodeGuard(record_of(host))
+    monkeypatch.setattr(host, "tripled", functools.partial(host.scaled, factor=4))
+    assert live.difference() is not None
+    monkeypatch.setattr(host, "tripled", functools.partial(host.scaled, factor=3))
+    assert live.difference() is None
+
+
+@pytest.mark.parametrize(("name", "value"), [("SHIFT", 2.5), ("SHIFTS", (2.0, 2.0))])
+def test_a_number_of_the_models_module_counts(
+    name: str, value: object, host: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = CodeGuard(record_of(host))
+    assert live.difference() is None
+    monkeypatch.setattr(host, name, value)
+    assert live.difference() == OtherHostVersion(f"model.{name}")
+    monkeypatch.undo()
+    assert live.difference() is None
+
+
+def test_what_is_true_or_false_in_a_module_tells_of_the_machine(
+    host: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = CodeGuard(record_of(host))
+    monkeypatch.setattr(host, "MAY_SHIFT", False)
+    assert live.difference() is None
 
 
 def test_a_partial_that_binds_nothing_is_the_function(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +343,7 @@ def test_another_release_of_a_library_is_no_custom_node(host: ModuleType, tmp_pa
     library.write_text("def extra(x): return x + 1\n")
     source = tmp_path / "edited_host" / "model.py"
     text = source.read_text().replace("import math", "import math\nfrom edited_library import extra")
-    source.write_text(text.replace("return activation(", "return extra(parts[0]) + activation("))
+    source.write_text(text.replace("return tripled(", "return extra(parts[0]) + tripled("))
     forget("edited_host", "edited_library")
     record = record_of(importlib.import_module("edited_host.model"))
     assert CodeGuard(record).difference() is None
