@@ -43,6 +43,8 @@ def main() -> None:
     from support.processes import warm_compiles
 
     os.dup2(os.open(sys.argv.pop(1), os.O_WRONLY), 2)
+    # Those of a copy were made for other files, where some could be wound back.
+    sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
     with pytest.MonkeyPatch.context() as patch:
         warm_compiles.copies(patch)
         command()
