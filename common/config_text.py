@@ -92,31 +92,47 @@ def is_object(value: Any) -> bool:
 
 def holds_object(value: Any) -> bool:
     """Tell whether a plain value is such an object or holds one: then it may equal what it was, and be another."""
+    try:
+        return _holds_object(value)
+    except RecursionError:  # it contains itself
+        return False
+
+
+def _holds_object(value: Any) -> bool:
     if isinstance(value, tuple | list | set | frozenset):
-        return any(map(holds_object, value))
+        return any(map(_holds_object, value))
     if type(value) is dict:
-        return any(map(holds_object, value.values()))
+        return any(map(_holds_object, value.values()))
     if type(value) is SimpleNamespace or _is_record(value):
-        return any(map(holds_object, vars(value).values()))
+        return any(map(_holds_object, vars(value).values()))
     if type(value) is functools.partial:
-        return any(map(holds_object, (value.func, value.args, value.keywords)))
+        return any(map(_holds_object, (value.func, value.args, value.keywords)))
     return is_object(value.__self__ if isinstance(value, MethodType) else value)
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    yield from getattr(value, "__dict__", {}).items()
+    yield from list(getattr(value, "__dict__", {}).items())
     for cls in type(value).__mro__:
         slots = vars(cls).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                yield name, getattr(value, name)
+            is_private = name.startswith("__") and not name.endswith("__")
+            full = f"_{cls.__name__.lstrip('_')}{name}" if is_private else name
+            if name not in ("__dict__", "__weakref__") and hasattr(value, full):
+                yield full, getattr(value, full)
+
+
+def _field_text(value: Any, depth: int) -> str | None:
+    try:
+        return None if is_empty(value) else _text(value, depth)
+    except RecursionError:  # it contains itself
+        return None
 
 
 def _object(value: Any, depth: int, inside: bool) -> str | None:
     """The text of an object. A field that is, or may become, no configuration has that of its class."""
     if depth >= _DEPTH:
         return _name(type(value))
-    found = [(name, type(one), None if is_empty(one) else _text(one, depth + 1)) for name, one in _fields(value)]
+    found = [(name, type(one), _field_text(one, depth + 1)) for name, one in _fields(value)]
     if inside and any(text is None for _, _, text in found):
         return None
     texts = (f"{name}={text or _name(cls)}" for name, cls, text in sorted(found, key=operator.itemgetter(0)))

@@ -14,7 +14,7 @@ import numpy
 import pytest
 import torch
 
-from onegraph.common.config_text import describe, may_change_in_place
+from onegraph.common.config_text import describe, holds_object, may_change_in_place
 
 
 class Mode(enum.Enum):
@@ -47,10 +47,10 @@ class Scaling:
 
 
 class Slotted:
-    __slots__ = ("by",)
+    __slots__ = ("__within", "by")
 
-    def __init__(self, by: float) -> None:
-        self.by = by
+    def __init__(self, by: float, within: float = 1.0) -> None:
+        self.by, self.__within = by, within
 
 
 def plain(x: Any) -> Any:
@@ -68,6 +68,7 @@ _LOCK = threading.Lock()
 PAIRS: list[tuple[Any, Any]] = [
     (Scaling(1.0), Scaling(2.0)),
     (Slotted(1.0), Slotted(2.0)),
+    (Slotted(1.0), Slotted(1.0, 2.0)),
     (Scaling(1.0).scaled, Scaling(2.0).scaled),
     (functools.partial(Scaling(1.0), 1), functools.partial(Scaling(2.0), 1)),
     ([Scaling(1.0)], [Scaling(2.0)]),
@@ -135,7 +136,8 @@ def test_other_objects_are_no_configuration(value: Any) -> None:
 def test_a_value_that_contains_itself_is_no_configuration() -> None:
     cyclic: dict[str, Any] = {"a": 1}
     cyclic["itself"] = [cyclic]
-    assert describe(cyclic) is None
+    assert describe(cyclic) is None and not holds_object(cyclic)
+    assert describe(Scaling(1.0, cyclic)) not in (None, describe(Scaling(2.0, cyclic)))
 
 
 def test_an_empty_dictionary_may_be_a_cache() -> None:
