@@ -6,6 +6,7 @@ with those.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -103,7 +104,7 @@ class Leaves:
         return self.length if self.listed else self.main.shape[0]
 
 
-class Reading:
+class Reading(ABC):
     """One way to read a call, and what is made of it. `batched`: whether the batch is another, too."""
 
     def __init__(self, leaves: Leaves, sizes: NewSizes, batched: bool) -> None:
@@ -112,13 +113,13 @@ class Reading:
         self._batch = leaves.batch
         self._new_batch = sizes.batch if batched else leaves.batch
 
+    @abstractmethod
     def _size(self, tensor: torch.Tensor, dim: int, size: int) -> int:
         """What the size of a tensor's dimension becomes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _number(self, place: int, value: int) -> int:
         """What a number becomes, the `place`th of the call."""
-        raise NotImplementedError
 
     def _indices(self, size: int, wanted: int) -> torch.Tensor:
         """Which entries of so many make up those wanted."""

@@ -1,4 +1,4 @@
-"""The ways to read a call whose sizes are to be others, see `Reading`.
+"""The ways to read a call that is to have other sizes, most telling first: see `Reading`.
 
 A call is read by place: batch, channels and then sides, with texts of [B, N, C]. Or it is read by value, and what is as
 long as something known follows it: images may come as tokens [B, N, C], with their sides as numbers beside them;

@@ -319,8 +319,9 @@ class ModuleGuard:
             if may_change_in_place(space.get(name)) and not holds_object(space[name])
             if is_empty(space[name]) or self._rules.describe(space[name])
         ]
-        held = ((space, name, self._rules.describe(space.get(name))) for space, name in facts)
-        self._objects = [one for one in held if one[2] is not None and holds_object(one[0].get(one[1]))]
+        held = [(space, name) for space, name in facts if holds_object(space.get(name))]
+        texts = [self._rules.describe(space.get(name)) for space, name in held]
+        self._objects = [(*one, text) for one, text in zip(held, texts, strict=True) if text is not None]
         self._signature = hash(tuple(signature))
 
     def _patch(self, module: torch.nn.Module, name: str, value: Any, where: str) -> ReplacedPart | None:
