@@ -25,6 +25,7 @@ import torch
 from ..common.errors import in_brief
 from ..common.log import logger
 from ..common.outputs import Output, mapped, tensors_of
+from ..common.torch_private import copy_into
 from .capture_stream import capture_stream
 
 log = logger("compiler")
@@ -97,8 +98,7 @@ class _Captured:
 
     def replay(self, inputs: tuple[torch.Tensor, ...]) -> Output:
         with torch.no_grad():
-            for static_input, tensor in zip(self.inputs, inputs, strict=True):
-                static_input.copy_(tensor)
+            copy_into(self.inputs, inputs)
             self.graph.replay()
             return mapped(torch.clone, self.output)
 

@@ -62,6 +62,15 @@ def writes_to(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else int(tensor._version)
 
 
+def copy_into(own: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
+    """Copy tensors into others of their shapes, by as few launches as torch has for it.
+
+    Raises:
+        LoadError: this torch lacks what does it.
+    """
+    _required("torch._foreach_copy_")(own, given)
+
+
 def without_class(tensor: torch.Tensor) -> torch.Tensor:
     """Return a plain tensor over the memory of one whose class gives its operations another meaning.
 

@@ -29,7 +29,7 @@ from .toolchain import Toolchain, compile_anything, cpp_compiler
 
 MOST_WORKERS = 3
 MOST_WORKERS_OF_GPUS = 7
-_WORTH_SHARING = 1000  # weights; SDXL's UNet has 1680, its VAE 248
+_WORTH_SHARING = 200  # weights; SDXL's UNet has 1680, its VAE 248, whose decoder took 46 s by four workers for 74 s
 # See `CompileTime`. On a CPU a region costs 3.5 s and an operation 0.06 s; on a GPU (H200, eight processes) 6 and 0.04.
 _REGION_COSTS = {"cpu": 60, "cuda": 150}
 

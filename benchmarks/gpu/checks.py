@@ -17,29 +17,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .dits import FULL, ROOT, text_of
+from .dits import MODELS, ROOT, latent_of, load, text_of
 
 SIDES = (1024, 512, 256)
 STEPS, SHORT = 20, 4
 WAYS = {"after the launch": ("cuda",), "before it": ()}
-
-
-def load(name: str, layers: str, work: Path) -> tuple[Any, Any, int, float]:
-    """The MODEL, a prompt, the channels of its latent and the guidance scale."""
-    import torch
-    from headless import host, models
-    from support.models import dits, quantised
-
-    if name == "sdxl":
-        path = models.write_checkpoint("sdxl_base", work / "sdxl.safetensors", vae="none", device="cuda")
-        return host.load(path), host.conditioning(77, 2048, 11), 4, 7.0
-    full, device = FULL[name], torch.device("cuda")
-    with torch.inference_mode():
-        if layers:
-            model = quantised.load(name, layers, device=device, **full["unet"])
-        else:
-            model = dits.load(name, dtype=torch.bfloat16, device=device, **full["unet"])
-    return model, text_of(full, {}), dits.DITS[name].latent[0], 1.0
 
 
 def measure(name: str, layers: str, rounds: int, work: Path) -> list[dict[str, Any]]:
@@ -54,7 +36,8 @@ def measure(name: str, layers: str, rounds: int, work: Path) -> list[dict[str, A
     from onegraph.host.calls import model_hook
     from onegraph.runtime.obtain.registry import registry
 
-    model, text, channels, cfg = load(name, layers, work)
+    model, full = load(name, layers, work), MODELS[name]
+    text, cfg = text_of(full, {}), full.get("cfg", 1.0)
     fast = model_hook.compile_model(model, model_hook.ModelNodeOptions(backend="inductor"), "7")[0]
     host.wait_for_preloads()
     times: list[float] = []
@@ -64,7 +47,7 @@ def measure(name: str, layers: str, rounds: int, work: Path) -> list[dict[str, A
         times.append(time.perf_counter())
 
     def sample(used: Any, side: int, steps: int, waiting: bool = True) -> None:
-        zeros = torch.zeros(1, channels, side // 8, side // 8)
+        zeros = latent_of(name, side)
         times.clear()
         with torch.inference_mode():
             noise = comfy.sample.prepare_noise(zeros, 3)
@@ -107,7 +90,7 @@ def measure(name: str, layers: str, rounds: int, work: Path) -> list[dict[str, A
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--model", choices=["sdxl", *FULL], default="z-image")
+    parser.add_argument("--model", choices=MODELS, default="z-image")
     parser.add_argument("--format", default="", help="of quantised layers, such as 'fp8 scaled'")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "benchmarks")

@@ -1,10 +1,12 @@
-"""Diffusion transformers at full size: a step eager, by block graphs and by torch.compile, on this GPU.
+"""Diffusion models at full size: a step eager, by the pack's graphs and by torch.compile, on this GPU.
 
-`python -m benchmarks.gpu.dits --model z-image --out FILE`, in an environment with ComfyUI (`COMFYUI_PATH`). Weights are
-seeded random numbers, made on the device, quantised where `--format` names a format. Each way is a process of its own.
-Block graphs and torch.compile run twice, with empty caches and then with what the first one stored: torch.compile on
-the whole model, as core's node does it, and on each block. Then a LoRA is added and changed and, where the model takes
-one, a reference image. One table and one JSON file.
+`python -m benchmarks.gpu.dits --models sdxl z-image flux qwen-image --out FILE`, in an environment with ComfyUI
+(`COMFYUI_PATH`). Weights are seeded random numbers, made on the device, quantised where `--format` names a format. Each
+way is a process of its own. Graphs and torch.compile run twice, with empty caches and then with what the first one
+stored: torch.compile on the whole model, as core's node does it, and on each block. A step is timed in ComfyUI's own
+sampling, waited for after each (`step_ms`, and of it until all is launched: `processor_ms`) and back to back; where a
+step is one CUDA graph, its bare replay, too. Then a LoRA is added and changed and, where the model takes one, a
+reference image. One line for each way, and one JSON file.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from .own_part import captured_calls, in_turns
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
@@ -68,10 +72,41 @@ FULL: dict[str, dict[str, Any]] = {
         "width": 7680, "tokens": 256, "frames": 13, "height": 22, "width_units": 40,
     },
 }  # fmt: skip
+SHORT = 4  # steps, whose time is taken off a longer sampling's
 WAYS = (
     "eager", "ours", "ours, restored", "torch.compile", "torch.compile, again", "torch.compile by block",
     "torch.compile by block, again",
 )  # fmt: skip
+
+
+# SDXL's base is loaded from a file that is written once; it is called with batches of two.
+SDXL: dict[str, Any] = {"unet": {}, "width": 2048, "tokens": 77, "pooled": 1280, "cfg": 7.0}
+MODELS = {"sdxl": SDXL, **FULL}
+
+
+def load(name: str, layers: str, work: Path) -> Any:
+    """The MODEL with seeded weights on the device, its layers in a format where one is named."""
+    import comfy.model_management
+    import torch
+    from headless import host, models
+    from support.models import dits, quantised
+
+    if name == "sdxl":
+        path = models.write_checkpoint("sdxl_base", work / "sdxl.safetensors", vae="none", device="cuda")
+        model = host.load(path)
+        comfy.model_management.load_models_gpu([model], force_full_load=True)
+        return model
+    full, device = FULL[name], torch.device("cuda")
+    small_of(name)
+    with torch.inference_mode():
+        if layers.startswith("gguf "):
+            from support.models import ggml_models  # which needs gguf
+
+            kind = ggml_models.KINDS[layers[5:]]
+            return ggml_models.load("ComfyUI-GGUF", name, kind, 0, torch.bfloat16, device, **full["unet"])
+        if layers:
+            return quantised.load(name, layers, device=device, **full["unet"])
+        return dits.load(name, dtype=torch.bfloat16, device=device, **full["unet"])
 
 
 def text_of(full: dict[str, Any], extra: dict[str, Any]) -> list[Any]:
@@ -97,6 +132,8 @@ def latent_of(name: str, side: int) -> Any:
     import comfy.nested_tensor
     import torch
 
+    if name == "sdxl":
+        return torch.zeros(1, 4, side // 8, side // 8)
     full, small = FULL[name], small_of(name)
     frames = [full.get("frames", small.latent[1])] if len(small.latent) > 1 else []
     units = side // full.get("pixels", 8)
@@ -133,7 +170,7 @@ def measure(
     loras: bool = True,
     of_file: bool = False,
 ) -> dict[str, Any]:
-    """Sample in this process; the first step's and the median step's milliseconds, peak bytes, what ran.
+    """Sample in this process; the first three steps' seconds, a step's and its launching's milliseconds, peak bytes.
 
     Args:
         prompt_s: seconds between the node and sampling, in which a workflow encodes its prompt and reads weights.
@@ -148,24 +185,12 @@ def measure(
     import comfy.sd
     import torch
     from support.dit_matrix.weights import lora_of
-    from support.models import dits, quantised
 
-    full, small = FULL[name], small_of(name)
-    device = torch.device("cuda")
+    full = MODELS[name]
     began = time.perf_counter()
-    with torch.inference_mode():
-        if layers.startswith("gguf "):
-            from support.models import ggml_models  # which needs gguf
-
-            model = ggml_models.load(
-                "ComfyUI-GGUF", name, ggml_models.KINDS[layers[5:]], 0, torch.bfloat16, device, **full["unet"]
-            )
-        elif layers:
-            model = quantised.load(name, layers, device=device, **full["unet"])
-        else:
-            model = dits.load(name, dtype=torch.bfloat16, device=device, **full["unet"])
-        if of_file:
-            model = comfy.sd.load_diffusion_model_state_dict(model.model.diffusion_model.state_dict())
+    model = load(name, layers, Path(os.environ["BENCH_RESULTS"]))
+    if of_file:
+        model = comfy.sd.load_diffusion_model_state_dict(model.model.diffusion_model.state_dict())
     torch.cuda.synchronize()
     made_s = time.perf_counter() - began
     weights_mib = torch.cuda.memory_allocated() / 2**20
@@ -173,35 +198,52 @@ def measure(
     time.sleep(prompt_s)
     zeros = latent_of(name, side)
     times: list[float] = []
+    launched: list[float] = []
 
     def ticked(*args: Any) -> None:
+        launched.append(time.perf_counter())
         torch.cuda.synchronize()
         times.append(time.perf_counter())
 
-    def sample(used: Any, count: int, **extra: Any) -> Any:
+    def sample(used: Any, count: int, waiting: bool = True, **extra: Any) -> Any:
         times.clear()
+        launched.clear()
         with torch.inference_mode():
             noise = comfy.sample.prepare_noise(zeros, 3)
             text = text_of(full, extra)
             ticked()
-            return comfy.sample.sample(
-                used, noise, count, 1.0, "euler", "simple", text, text, zeros, seed=3, callback=ticked,
-                disable_pbar=True,
+            result = comfy.sample.sample(
+                used, noise, count, full.get("cfg", 1.0), "euler", "simple", text, text, zeros, seed=3,
+                callback=ticked if waiting else None, disable_pbar=True,
             )  # fmt: skip
+            ticked()
+            return result
+
+    def back_to_back() -> float:
+        """Milliseconds of a step of a sampling that nothing waits for."""
+        seconds = []
+        for count in (SHORT, SHORT + steps):
+            sample(chosen, count, waiting=False)
+            seconds.append(times[-1] - times[0])
+        return 1e3 * (seconds[1] - seconds[0]) / steps
 
     def gaps() -> list[float]:
-        return [1e3 * (b - a) for a, b in itertools.pairwise(times)]
+        return [1e3 * (b - a) for a, b in itertools.pairwise(times[:-1])]
+
+    def processor() -> list[float]:
+        """Milliseconds from a step's begin, for which the device was waited for, until all of it was launched."""
+        return [1e3 * (after - before) for before, after in zip(times[:-2], launched[1:-1], strict=True)]
 
     def peak_mib() -> int:
         return round((torch.cuda.max_memory_allocated() - held) / 2**20)
 
     torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_allocated()
-    first = sample(chosen, 2)
+    first = sample(chosen, 3)
     first_peak_mib = peak_mib()  # with what is compared at a first use
     row: dict[str, Any] = {"way": way, "weights_s": round(made_s, 1), "weights_mib": round(weights_mib)}
-    row |= {"first_s": round(gaps()[0] / 1e3, 2), "second_s": round(gaps()[1] / 1e3, 2)}
-    parts = first.unbind() if small.audio else [first]
+    row |= {f"{which}_s": round(gap / 1e3, 2) for which, gap in zip(("first", "second", "third"), gaps(), strict=True)}
+    parts = first.unbind() if first.is_nested else [first]
     torch.save(
         torch.cat([part.flatten().cpu() for part in parts]),
         Path(os.environ["BENCH_RESULTS"]) / f"{name}-{layers}-{way}.pt",
@@ -210,7 +252,15 @@ def measure(
     held = torch.cuda.memory_allocated()
     sample(chosen, steps)
     row |= {"step_ms": round(statistics.median(gaps()), 2), "least_ms": round(min(gaps()), 2)}
+    row["processor_ms"] = round(statistics.median(processor()), 2)
+    row["back_to_back_ms"] = round(back_to_back(), 2)
     row |= {"first_peak_mib": first_peak_mib, "peak_mib": peak_mib()}
+    if way.startswith("ours"):
+        from onegraph.runtime.obtain.registry import registry
+
+        captured = [one for graph in registry().graphs() for one in captured_calls(graph)]
+        if captured:
+            row["bare_replay_ms"] = in_turns({"replay": captured[-1].graph.replay}, 2 * steps)["replay"]["ms"]
     for strength in (1.0, 0.5) if loras else ():
         lora = comfy.sd.load_lora_for_models(model, None, lora_of(model), strength, 0)[0]
         sample(compiled_by(way, lora), 4)
@@ -221,7 +271,6 @@ def measure(
         row["reference_ms"] = [round(gap, 1) for gap in gaps()]
     if way.startswith("ours"):
         from onegraph.host.show import status
-        from onegraph.runtime.obtain.registry import registry
 
         report = status.last_runs["7"].to_json()
         row |= {"text": report["text"], "compiles": registry().counters.compiles}
@@ -233,10 +282,10 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--model", choices=FULL, default="z-image")
+    parser.add_argument("--models", choices=MODELS, nargs="+", default=["z-image"])
     parser.add_argument("--side", type=int, default=1024, help="pixels")
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--format", default="", help="of quantised layers: 'fp8 scaled', 'gguf Q4_0'")
+    parser.add_argument("--format", default="", help="of quantised layers: 'fp8 scaled', 'gguf Q4_0'; none of SDXL's")
     parser.add_argument("--ways", default=";".join(WAYS), help="separated by semicolons")
     parser.add_argument("--prompt-seconds", type=float, default=0, help="between the node and sampling, as to encode")
     parser.add_argument("--without-loras", action="store_true")
@@ -250,31 +299,40 @@ def main() -> None:
     given.work.mkdir(parents=True, exist_ok=True)
     if given.one:
         loras = not given.without_loras
-        found = measure(given.model, given.one, given.side, given.steps, given.format, given.prompt_seconds, loras)
-        print(json.dumps(found))
+        row = measure(given.models[0], given.one, given.side, given.steps, given.format, given.prompt_seconds, loras)
+        print(json.dumps(row))
         return
-    rows: list[dict[str, Any]] = []
-    for way in given.ways.split(";"):
-        command = [sys.executable, "-m", "benchmarks.gpu.dits", "--model", given.model, "--one", way]
+    import torch
+
+    found: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cores": os.cpu_count(),
+    }
+    found |= {"format": given.format, "side": given.side, "rows": []}
+    if given.out and given.out.is_file():  # a further run adds to it
+        found["rows"] = json.loads(given.out.read_text())["rows"]
+    for name, way in itertools.product(given.models, given.ways.split(";")):
+        command = [sys.executable, "-m", "benchmarks.gpu.dits", "--models", name, "--one", way]
         command += ["--side", str(given.side), "--steps", str(given.steps), "--work", str(given.work)]
         command += ["--format", given.format, "--prompt-seconds", str(given.prompt_seconds)]
         command += ["--without-loras"] if given.without_loras else []
         began = time.perf_counter()
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
-            print(f"{way}: {ended.stderr[-1500:]}", flush=True)
+            print(f"{name}, {way}: {ended.stderr[-1500:]}", flush=True)
             continue
-        row = json.loads(ended.stdout.strip().splitlines()[-1]) | {"process_s": round(time.perf_counter() - began, 1)}
-        row["distance"] = _distance(given.work, f"{given.model}-{given.format}", way)
-        rows.append(row)
+        row = {"model": name, **json.loads(ended.stdout.strip().splitlines()[-1])}
+        row["process_s"] = round(time.perf_counter() - began, 1)
+        row["distance"] = _distance(given.work, f"{name}-{given.format}", way)
+        found["rows"].append(row)
         print(json.dumps(row), flush=True)
         if given.out:
-            found = {"model": given.model, "format": given.format, "side": given.side, "rows": rows}
             given.out.write_text(json.dumps(found, indent=1))
 
 
 def _distance(work: Path, name: str, way: str) -> float | None:
-    """Relative L2 of two steps' latents from eager's."""
+    """Relative L2 of three steps' latents from eager's."""
     import torch
 
     eager, other = work / f"{name}-eager.pt", work / f"{name}-{way}.pt"

@@ -98,6 +98,13 @@ class Binding:
             tensors += (one.tensor() for one in self.elsewhere)
         return bool(self.looks.same_as(*tensors))
 
+    def can_be_read(self, module: torch.nn.Module, memory: list[torch.UntypedStorage]) -> bool:
+        """Whether a graph may read what a module had when it was bound; whether that is what it has, `holds` tells.
+
+        This is asked before a launch, while the device waits, and that behind it.
+        """
+        return self.module() is module and self.is_in(memory)
+
     def is_in(self, memory: list[torch.UntypedStorage]) -> bool:
         """Whether what the graph reads is still there: a change of its size frees memory that is kept alive."""
         return tuple(map(torch.UntypedStorage.data_ptr, memory)) == self.starts

@@ -213,20 +213,21 @@ class LoadedGraph:
                 spot = not due and self._checks.due(context.copied)
                 captured = self._alone and self.captures.are_due(inputs)
                 rare = due or spot or self.fresh or captured or compared is not None
-                behind = self._checks_behind and not rare
+                behind = unchanged is not None and self._checks_behind and not rare
                 if unchanged is not None and not behind and not unchanged():
                     return CHANGED
                 current = bound.binding
-                # Held first: nobody frees what was looked at. Kept by this call: the host lets go of it for room in
-                # another thread, or in a function that the graph calls. Looked at once, before anything reads it.
+                # Held first: nobody frees what was looked at, or what is left for a later look. Kept by this call: the
+                # host lets go of it for room in another thread, or in a function that the graph calls.
                 kept = None if current is None else held.hold(id(bound), current)
-                fits = kept is not None and current is not None and current.holds(module)
+                fits = kept is not None and current is not None
+                fits = fits and (current.can_be_read(module, kept) if behind else current.holds(module))
                 if unchanged is not None and not rare:
                     if not fits:
                         return CHANGED
                     launch, step = functools.partial(self._run, bound.runner, inputs), context.step if behind else None
                     output = launch() if step is None else step.call(self, bound, held, inputs, launch)
-                    if behind and not unchanged():  # looked at while the device computes
+                    if behind and not (current.holds(module) and unchanged()):  # looked at while the device computes
                         counters.dropped_calls += 1
                         return CHANGED
                     counters.compiled_calls += 1

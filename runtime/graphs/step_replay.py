@@ -21,7 +21,7 @@ from ...common.errors import in_brief
 from ...common.log import logger
 from ...common.outputs import Output, output_of, tensors_of
 from ...common.reasons import Reason
-from ...common.torch_private import writes_to
+from ...common.torch_private import copy_into, writes_to
 from .binding import Binding, Held
 from .bound_runners import BoundRunner
 from .captures import Captures
@@ -106,9 +106,9 @@ class _Captured:
     def launch(self, inputs: Inputs) -> _Results:
         """Compute a step from what its first call is given."""
         with torch.inference_mode(False), torch.no_grad():  # so that writes are counted, as of no inference tensor
-            for own, one in zip(self.given, inputs, strict=True):
-                if own is not None:
-                    own.copy_(one)
+            pairs = [(own, one) for own, one in zip(self.given, inputs, strict=True) if own is not None]
+            if pairs:
+                copy_into(*zip(*pairs, strict=True))
             self.replay()
             memory = self.results.clone()
             return _Results(memory, writes_to(memory), _apart(memory, [call.output for call in self.calls]))
