@@ -4,13 +4,17 @@ A diffusion UNet is mostly copies of a few transformer stacks. Compilers walk th
 becomes a sequence of regions, and regions that differ by nothing but their weights are of one type.
 
 Each region takes the graph's own inputs first, needed or not, because their sizes name every symbol, and then the
-tensors that earlier regions made. Sizes never cross: a region reads them off a tensor that it has anyway.
+tensors that earlier regions made. Sizes never cross: a region reads them off a tensor that it has anyway. A tensor
+crosses in the layout that its readers are compiled for: which one compiled code would give it by itself, the export
+does not tell.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -128,6 +132,22 @@ def _sources(size: Node, available: Sequence[Node]) -> list[Node]:
     return sources
 
 
+def _order(value: torch.Tensor) -> tuple[int, ...] | None:
+    """The order of the dimensions in which a tensor lies in memory without gaps; None: it does not."""
+    for order in itertools.permutations(range(value.ndim)):
+        dense: list[Any] = [1]
+        for dim in reversed(order[1:]):
+            dense.insert(0, dense[0] * value.shape[dim])
+        if str(dense[: value.ndim]) == str([value.stride(dim) for dim in order]):  # asks for no size's value
+            return order
+    return None
+
+
+def _crossing(value: torch.Tensor) -> torch.Tensor:
+    """A value in the layout in which it goes from a region to others: its own where that has no gaps."""
+    return value if _order(value) is not None else value.new_empty(value.shape)
+
+
 class _Writer:
     """Writes one region as a graph of its own, with names that depend on nothing but what it computes."""
 
@@ -141,11 +161,11 @@ class _Writer:
     def write(self) -> GraphModule:
         for number, node in enumerate(self._inputs):
             placeholder = self._new.placeholder(f"x{number}")
-            placeholder.meta["val"] = node.meta["val"]
+            placeholder.meta["val"] = _crossing(node.meta["val"])
             self._made[node] = placeholder
         for node in self._region.nodes:
             self._made[node] = self._copy(node)
-        self._new.output(tuple(self._made[node] for node in self._region.outputs))
+        self._new.output(tuple(map(self._laid_out, self._region.outputs)))
         root = torch.nn.Module()
         for name, short in self.weights.items():
             tensor = self._graph.tensors[name]
@@ -170,6 +190,17 @@ class _Writer:
         copy = self._new.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
         copy.meta["val"] = node.meta.get("val")
         return copy
+
+    def _laid_out(self, node: Node) -> Node:
+        """An output in the layout in which others take it, see `_crossing`."""
+        made, value = self._made[node], node.meta["val"]
+        order = _order(value)
+        aten = torch.ops.aten
+        if order is None or [*order] == sorted(order):
+            return self._new.call_function(aten.contiguous.default, (made,))
+        turned = self._new.call_function(aten.permute.default, (made, [*order]))
+        dense = self._new.call_function(aten.contiguous.default, (turned,))
+        return self._new.call_function(aten.permute.default, (dense, [*map(order.index, sorted(order))]))
 
     def _operand(self, node: Node) -> Node:
         made = self._made.get(node)

@@ -165,10 +165,12 @@ def calls(job: Path, folders: dict[str, Path], rounds: int) -> dict[str, Any]:
             made = {name: (lambda r=runner, i=tuple(inputs): r(*i)) for name, runner in runners.items()}
             results = {name: call() for name, call in made.items()}
             first = next(iter(results.values()))
+            eager = torch.func.functional_call(wrapped, weights, tuple(inputs))
             found[label] = {
                 "shape": list(inputs[0].shape),
                 "ms": median_ms(made, rounds),
                 "rel_l2_to_first": {name: faithfulness.relative_l2(result, first) for name, result in results.items()},
+                "rel_l2_to_eager": {name: faithfulness.relative_l2(result, eager) for name, result in results.items()},
             }
     return found
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 from support.models import toy
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from onegraph.backends.inductor import partition, repetition
+from onegraph.backends.inductor.decompositions import double_by_copies, group_norm
 from onegraph.backends.inductor.graph_body import GraphBody
 from onegraph.backends.inductor.plan import RegionPlan, Step
 from onegraph.backends.inductor.repetition import CompileTime
@@ -200,3 +202,63 @@ def test_as_many_as_fit_are_joined(most: int, together: int) -> None:
     joined = repetition._joined(copies, most)
     assert {len(run_) for run_ in joined} == {10 * together}
     assert [i for run_ in joined for i in run_] == [i for copy in copies for i in copy]
+
+
+class _Decoder(torch.nn.Module):
+    """Blocks of convolutions as a VAE has them, with a turned and an expanded tensor between two of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = torch.nn.ModuleList(torch.nn.Conv2d(8, 8, 3, padding=1) for _ in range(8))
+        self.norms = torch.nn.ModuleList(torch.nn.GroupNorm(2, 8) for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
+            turned, expanded = x.transpose(1, 2), x.mean(2, keepdim=True).expand_as(x)
+            x = x + convolution(torch.nn.functional.silu(norm(x)))
+            x = x + torch.tanh(turned).transpose(1, 2) * expanded
+            if number % 3 == 1:
+                x = torch.nn.functional.interpolate(x, scale_factor=2.0, mode="nearest")
+        return x
+
+
+@pytest.fixture(scope="module")
+def decoder() -> torch.export.ExportedProgram:
+    """As it is for a GPU, where upsampling gives channels last and the export does not tell that of what follows."""
+    sizes = {dim: torch.export.Dim(name, min=2, max=64) for dim, name in ((2, "height"), (3, "width"))}
+    with torch.no_grad():
+        program = torch.export.export(_Decoder(), (torch.zeros(2, 8, 4, 6),), strict=False, dynamic_shapes=(sizes,))
+    double_by_copies(program)
+    return program
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 6, 8, 11, 16, 40])
+def test_what_crosses_has_the_layout_that_its_readers_are_compiled_for(
+    decoder: torch.export.ExportedProgram, count: int
+) -> None:
+    graph = GraphBody.of(decoder)
+    assert graph is not None
+    assembled = partition._assemble(graph, repetition.slices(graph, count))
+    assert assembled is not None
+    plan, modules = assembled
+    made: dict[int, str] = {}
+    read = 0
+    for step in plan.steps:
+        module = modules[step.region_type]
+        given = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+        for number, one in zip(step.inputs, given, strict=True):
+            read += number in made
+            assert made.get(number, str(one.stride())) == str(one.stride())
+        traced = make_fx(module, {torch.ops.aten.native_group_norm.default: group_norm})(*given)  # as Inductor does
+        values = [node.meta["val"] for node in traced.graph.output_node().args[0]]
+        made.update(zip(step.outputs, [str(value.stride()) for value in values], strict=True))
+    assert read >= count - 1
+    x = torch.randn(2, 8, 5, 7)
+    values = {0: x}
+    for step in plan.steps:
+        region = modules[step.region_type]
+        for number, name in enumerate(step.weights):
+            setattr(region, f"w{number}", decoder.state_dict[name])
+        values.update(zip(step.outputs, region(*(values[number] for number in step.inputs)), strict=True))
+    expected = decoder.module()(x)
+    torch.testing.assert_close(values[plan.results[0]], expected)
