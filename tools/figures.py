@@ -29,6 +29,7 @@ H200, H100_Z, H100, H100_WAN = (
 )
 H100_NEWER, H200_NEWER = "2026-11-27-h100-9cdf576.json", "2026-11-27-h200-2c17048.json"
 NEWEST = "2026-11-27-h200-cf4424e.json"
+STEPS = "2026-11-30-h200-steps.json"
 TEXTS = "2026-11-28-h200-texts.json"
 PROMPTS = "2026-11-28-h200-prompts.json"
 SDXL_AGAIN = "2026-11-21-h200-f204330.json"  # has torch.compile's first step with its caches filled
@@ -84,6 +85,12 @@ def rows_of(source: str, key: str) -> dict[str, dict[str, Any]]:
     return {row["way"]: row for row in (found["rows"] if isinstance(found, dict) else found)}
 
 
+def compile_s(source: str, key: str) -> float | None:
+    """Seconds of a model's longest compile, beside which its others ran."""
+    values = rows_of(source, key)["ours"].values()
+    return max((one[0] for one in values if isinstance(one, list) and len(one) == _OF_GRAPH), default=None)
+
+
 def _transformer(model: str, weights: str, card: str, source: str) -> Measured:
     ways = rows_of(source, KEYS[model] + FORMATS[weights])
 
@@ -92,12 +99,11 @@ def _transformer(model: str, weights: str, card: str, source: str) -> Measured:
 
     step = {"eager": least("eager"), "torch.compile": least("torch.compile"), "OneGraph": least("ours")}
     first = {"torch.compile": ways.get("torch.compile, again"), "OneGraph": ways.get("ours, restored")}
-    compiles = [value[0] for value in ways["ours"].values() if isinstance(value, list) and len(value) == _OF_GRAPH]
     return Measured(
         model, weights, card,
         {way: value for way, value in step.items() if value is not None},
         {way: row["first_s"] for way, row in first.items() if row is not None},
-        max(compiles, default=None), source,
+        compile_s(source, KEYS[model] + FORMATS[weights]), source,
     )  # fmt: skip
 
 
@@ -108,17 +114,17 @@ def measured() -> tuple[Measured, ...]:
     turns = sdxl["turns"]
     flux, qwen, wan, z_image, minimax, qwen21, krea, ltx = KEYS
     return (
-        _transformer(flux, "bf16", "H200", H200),
+        _transformer(flux, "bf16", "H200", STEPS),
         _transformer(flux, "fp8", "H200", NEWEST),
         _transformer(flux, "int8", "H200", NEWEST),
         _transformer(flux, "GGUF Q8_0", "H200", NEWEST),
         _transformer(flux, "GGUF Q4_0", "H200", NEWEST),
-        _transformer(qwen, "bf16", "H200", NEWEST),
+        _transformer(qwen, "bf16", "H200", STEPS),
         _transformer(qwen, "fp8", "H200", NEWEST),
         _transformer(qwen, "int8", "H200", NEWEST),
         _transformer(wan, "bf16", "H100", H100),
         _transformer(wan, "fp8", "H100", H100_WAN),
-        _transformer(z_image, "bf16", "H200", H200),
+        _transformer(z_image, "bf16", "H200", STEPS),
         _transformer(z_image, "fp8", "H200", NEWEST),
         _transformer(z_image, "int8", "H200", NEWEST),
         _transformer(minimax, "bf16", "H100", H100_NEWER),
@@ -293,21 +299,48 @@ def _prompt(way: str, which: str) -> float:
     return rows_of(PROMPTS, "ltx 2")[way][which]["all"]
 
 
+def _compiles() -> list[float]:
+    """Seconds of a compile of each model on one H200, and of SDXL's base on another with slower cores."""
+    found = [compile_s(STEPS, key) or 0.0 for key in read(STEPS)["models"]]
+    return [*found, read(STEPS)["compiles"]["sdxl base, on that machine"][SDXL]["cold_s"]["after"]]
+
+
+def steps_table() -> str:
+    """Four models in one run: steps as they are waited for and back to back, and the first ones of a process."""
+    lines = [
+        "| model | way | a step, waited for | until it is launched | back to back | its bare replay | "
+        "the first three steps, s |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for key, model in {
+        "sdxl": "SDXL base, fp16, batch 2",
+        **{key: f"{name}, bf16" for name, key in KEYS.items()},
+    }.items():
+        label = model
+        for way, row in rows_of(STEPS, key).items() if key in read(STEPS)["models"] else ():
+            replay = number(row["bare_replay_ms"]) if "bare_replay_ms" in row else "-"
+            times = " | ".join(number(row[name]) for name in ("step_ms", "processor_ms", "back_to_back_ms"))
+            first = ", ".join(f"{row[f'{which}_s']:.2f}" for which in ("first", "second", "third"))
+            lines.append(f"| {label} | {WAYS[way]} | {times} | {replay} | {first} |")
+            label = ""
+    return "\n".join(lines).replace("|  |", "| |") + "\n"
+
+
 FIGURES: dict[str, Callable[[], str]] = {
     "first-en": lambda: first_table("en"),
     "first-zh": lambda: first_table("zh"),
     "first-ja": lambda: first_table("ja"),
     "ways": ways_table,
     "sources": _sources,
-    # Of one H200 at one commit: a compile of each model, and its first step after a restart.
-    "compile": lambda: f"{span(one.compile_s for one in measured() if one.compile_s and one.source == H200)} s",
-    "compile-sdxl": lambda: f"{number(read(H200)[SDXL]['compile_s'])} s",
+    "compile": lambda: f"{span(_compiles())} s",
+    "compile-sdxl": lambda: f"{number(compile_s(STEPS, 'sdxl') or 0.0)} s",
     "restart": lambda: f"{span(_restores(), 1)} s",
     "restart-sdxl": lambda: f"{span((one['restore_s'] for one in read(H200)['restore'][:2]), 2)} s",
     "restart-sdxl-preloaded": lambda: f"{read(H200)['restore'][2]['restore_s']:.2f} s",
     "restart-sdxl-torch": lambda: f"{read(SDXL_AGAIN)[SDXL]['torch_compile_warm_s']:.0f} s",
     "gallery": gallery.share_compiled,
     "cards": cards_table,
+    "steps": steps_table,
     "card-eager": lambda: number(card("Qwen-Image")["eager"]["least_ms"]),
     "card": lambda: number(card("Qwen-Image")["ours"]["least_ms"]),
     "token-times": lambda: number(rows_of(TEXTS, "qwen 3 4b")["ours"]["of_eager_in_turns"]),

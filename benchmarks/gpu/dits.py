@@ -309,9 +309,9 @@ def main() -> None:
         "torch": torch.__version__,
         "cores": os.cpu_count(),
     }
-    found |= {"format": given.format, "side": given.side, "rows": []}
+    found |= {"side": given.side, "models": {}}
     if given.out and given.out.is_file():  # a further run adds to it
-        found["rows"] = json.loads(given.out.read_text())["rows"]
+        found["models"] = json.loads(given.out.read_text())["models"]
     for name, way in itertools.product(given.models, given.ways.split(";")):
         command = [sys.executable, "-m", "benchmarks.gpu.dits", "--models", name, "--one", way]
         command += ["--side", str(given.side), "--steps", str(given.steps), "--work", str(given.work)]
@@ -322,11 +322,12 @@ def main() -> None:
         if ended.returncode:
             print(f"{name}, {way}: {ended.stderr[-1500:]}", flush=True)
             continue
-        row = {"model": name, **json.loads(ended.stdout.strip().splitlines()[-1])}
+        row = json.loads(ended.stdout.strip().splitlines()[-1])
         row["process_s"] = round(time.perf_counter() - began, 1)
         row["distance"] = _distance(given.work, f"{name}-{given.format}", way)
-        found["rows"].append(row)
-        print(json.dumps(row), flush=True)
+        key = name + (f", {given.format}" if given.format else "")
+        found["models"].setdefault(key, {"rows": []})["rows"].append(row)
+        print(f"{key}: {json.dumps(row)}", flush=True)
         if given.out:
             given.out.write_text(json.dumps(found, indent=1))
 
