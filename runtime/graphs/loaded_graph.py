@@ -217,13 +217,15 @@ class LoadedGraph:
                 if unchanged is not None and not behind and not unchanged():
                     return CHANGED
                 current = bound.binding
-                # Held first: nobody frees what was looked at, or what is left for a later look. Kept by this call: the
-                # host lets go of it for room in another thread, or in a function that the graph calls.
+                # Held first: nobody frees what is looked at. Kept by this call: the host lets go of it in other threads.
                 kept = None if current is None else held.hold(id(bound), current)
-                fits = kept is not None and current is not None
-                fits = fits and (current.can_be_read(module, kept) if behind else current.holds(module))
+                fits = (
+                    current is not None
+                    and kept is not None
+                    and (current.can_be_read(module, kept) if behind else current.holds(module))
+                )
                 if unchanged is not None and not rare:
-                    if not fits:
+                    if current is None or not fits:
                         return CHANGED
                     launch, step = functools.partial(self._run, bound.runner, inputs), context.step if behind else None
                     output = launch() if step is None else step.call(self, bound, held, inputs, launch)
