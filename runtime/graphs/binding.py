@@ -98,12 +98,16 @@ class Binding:
             tensors += (one.tensor() for one in self.elsewhere)
         return bool(self.looks.same_as(*tensors))
 
-    def can_be_read(self, module: torch.nn.Module, memory: list[torch.UntypedStorage]) -> bool:
-        """Whether a graph may read what a module had when it was bound; whether that is what it has, `holds` tells.
+    def can_be_read(self, module: torch.nn.Module, memory: list[torch.UntypedStorage] | None, checked: bool) -> bool:
+        """Whether a graph may read what a module had when it was bound.
 
-        This is asked before a launch, while the device waits, and that behind it.
+        Args:
+            memory: see `Held.hold`.
+            checked: that this is what the module has, too; else `holds` is asked while the device computes.
         """
-        return self.module() is module and self.is_in(memory)
+        if memory is None:
+            return False
+        return self.holds(module) if checked else self.module() is module and self.is_in(memory)
 
     def is_in(self, memory: list[torch.UntypedStorage]) -> bool:
         """Whether what the graph reads is still there: a change of its size frees memory that is kept alive."""

@@ -217,13 +217,10 @@ class LoadedGraph:
                 if unchanged is not None and not behind and not unchanged():
                     return CHANGED
                 current = bound.binding
-                # Held first: nobody frees what is looked at. Kept by this call: the host lets go of it in other threads.
+                # Held first: nobody frees what was looked at, or what is left for a later look. Kept by this call: the
+                # host lets go of it for room in another thread, or in a function that the graph calls.
                 kept = None if current is None else held.hold(id(bound), current)
-                fits = (
-                    current is not None
-                    and kept is not None
-                    and (current.can_be_read(module, kept) if behind else current.holds(module))
-                )
+                fits = current is not None and current.can_be_read(module, kept, checked=not behind)
                 if unchanged is not None and not rare:
                     if current is None or not fits:
                         return CHANGED
