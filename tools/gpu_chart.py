@@ -5,7 +5,7 @@ from __future__ import annotations
 from headless import host
 
 host.import_pack()
-import figures  # noqa: E402
+import measured  # noqa: E402
 from charts import OwnScales, bars_file  # noqa: E402
 
 from onegraph.cli.report.page import Bar, Bars, Group  # noqa: E402
@@ -33,7 +33,7 @@ def steps() -> Bars:
             f"{one.model}, {one.weights}, {one.card}",
             bars_of(one.step["eager"], one.step.get("torch.compile"), one.step["OneGraph"], "ms"),
         )
-        for one in figures.measured()
+        for one in measured.measured()
     )
     note = (
         "Full size, random weights, 1024x1024 where nothing else is said. The bars of each model have their own scale."
@@ -45,7 +45,7 @@ def starts() -> Bars:
     """The first step of a new process that finds what an earlier one stored, seconds."""
     groups = tuple(
         Group(label, bars_of(None, first["torch.compile"], first["OneGraph"], "s"))
-        for label, first in figures.restarts().items()
+        for label, first in measured.restarts().items()
     )
     return Bars("The first step after a restart", groups)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import figures
+import measured
 from faithfulness import ROOT, written
 
 REPORT, PAGE = ROOT / "build" / "quantised.json", ROOT / "docs" / "models.md"
@@ -25,8 +25,8 @@ HEAD = (
 
 def gain(family: str, layers: str) -> str:
     """A step of a full-size model: eager's time by OneGraph's, the fastest steps."""
-    ours = (one for one in figures.measured() if figures.KEYS.get(one.model) == family)
-    found = next((one for one in ours if figures.FORMATS[one.weights] == f", {layers}"), None)
+    ours = (one for one in measured.measured() if measured.KEYS.get(one.model) == family)
+    found = next((one for one in ours if measured.FORMATS[one.weights] == f", {layers}"), None)
     return "not measured" if found is None else f"{found.step['eager'] / found.step['OneGraph']:.2f}x ({found.card})"
 
 

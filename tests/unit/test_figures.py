@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import figures
+import measured
 import pytest
 
-DOCS = figures.ROOT / "docs"
-FRONTS = sorted(figures.ROOT.glob("README*.md"))
+DOCS = measured.ROOT / "docs"
+FRONTS = sorted(measured.ROOT.glob("README*.md"))
 # Pages whose tables are measurements; tables of the others say how exact results are, which tests of their own check.
 MEASURED = {
     "benchmarks.md": r"##? .*",
@@ -40,7 +41,7 @@ def values(name: str) -> tuple[float, ...]:
             return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", node)]
         return [] if node is None or isinstance(node, bool) else [float(node)]
 
-    return tuple(of(json.loads((figures.RESULTS / name).read_text(encoding="utf-8"))))
+    return tuple(of(json.loads((measured.RESULTS / name).read_text(encoding="utf-8"))))
 
 
 def is_in(whole: str, fraction: str | None, names: list[str]) -> bool:
@@ -101,19 +102,19 @@ def test_tables_state_what_was_measured(name: str) -> None:
 
 
 def test_a_figure_that_no_file_has_is_found() -> None:
-    file = f"[file](benchmarks/results/{figures.H200})"
+    file = f"[file](benchmarks/results/{measured.H200})"
     assert unknown(f"{file}\n| a | 169.1 ms |\n| b | 46.8 s |", []) == []
     assert unknown(f"{file}\n| a | 169.2 ms |\n| b | 12,345 MiB |", []) == ["169.2", "12,345"]
-    assert unknown("| a | 1.5 |", [figures.H200]) != ["1.5"] and unknown("| a | 1.5 |", []) == ["1.5"]
+    assert unknown("| a | 1.5 |", [measured.H200]) != ["1.5"] and unknown("| a | 1.5 |", []) == ["1.5"]
 
 
 def test_compiled_steps_are_faster_in_the_first_table() -> None:
     """What is not would have to be said there."""
     slower = [
         f"{one.model} in {one.weights}"
-        for one in figures.measured()
+        for one in measured.measured()
         if one.step["OneGraph"] >= min(v for k, v in one.step.items() if k != "OneGraph")
     ]
-    readme = (figures.ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (measured.ROOT / "README.md").read_text(encoding="utf-8")
     assert all(f"{one} is no faster compiled" in readme for one in slower), slower
-    assert all(first["OneGraph"] < first["torch.compile"] for first in figures.restarts().values())
+    assert all(first["OneGraph"] < first["torch.compile"] for first in measured.restarts().values())
