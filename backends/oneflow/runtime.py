@@ -140,10 +140,6 @@ class Runtime:
                 self._if_dropped.detach()
 
     @property
-    def closed(self) -> bool:
-        return self._weights is None
-
-    @property
     def held_bytes(self) -> int:
         """Bytes in OneFlow's session: after `close` they stay until the session's memory is given back."""
         return self.bytes if self._session == memory.session else 0
