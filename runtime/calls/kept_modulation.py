@@ -29,7 +29,7 @@ from ...signature.parameters import parameters_of
 from ...signature.views import view_of
 from ..obtain.registry import Registry, registry
 from .client import BlockClient
-from .look_ahead import LookAhead
+from .look_ahead import LookAhead, is_as_written
 from .requests import stored_modulation
 from .run_block import RunBlock
 from .weight_source import WeightSource
@@ -173,6 +173,8 @@ class KeptModulation:
         """Before a call of the model: see what its blocks will be given at later timesteps, if they are given now what
         they never were. A module's weights are brought once for all of these."""
         if self._source is None or self._steps > _LOOKS or not timesteps or _has_functions(kwargs.get(OPTIONS)):
+            return
+        if not is_as_written(model, lambda module: block_of(module) is not None):
             return
         try:
             looking = LookAhead(model, args, kwargs, timesteps, self._client.packages)

@@ -5,14 +5,16 @@ A prediction: what is computed by it is kept by the bits of what a block was giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
 from ...signature.call_tree import UnknownArgumentError, flatten, functions_in, rebuild
 from ...signature.parameters import as_call, options_of, parameters_of
-from .routing import answered_by
+from ..guards import code_guard
+from .routing import Route, answered_by
 
 
 class _FirstBlock(BaseException):
@@ -36,6 +38,32 @@ class _Stopping:
         if block is self._model:
             return cls.forward(block, *args, **kwargs)
         raise _FirstBlock(block, parameters_of(cls, method).bind(args, kwargs))
+
+
+def is_as_written(model: torch.nn.Module, is_block: Callable[[torch.nn.Module], bool]) -> bool:
+    """Whether what a model calls before its first block is of its own package or torch's: others may count calls.
+
+    Looked at are the classes of its modules, their methods, and functions on the modules themselves, but for hooks,
+    which whoever knows the timesteps looks at.
+    """
+    packages = {"torch", type(model).__module__.partition(".")[0]}
+    pending = [model]
+    while pending:
+        module = pending.pop()
+        if is_block(module):
+            continue
+        pending += module.children()
+        bases = [base for base in type(module).__mro__ if base is not object]
+        if any(base.__module__.partition(".")[0] not in packages for base in bases):
+            return False
+        functions = ((name, one) for name, one in vars(module).items() if callable(one) and type(one) is not Route)
+        if any(isinstance(one, FunctionType | MethodType) or hasattr(type(module), name) for name, one in functions):
+            return False
+        for base in bases:
+            own = [name for name, one in vars(base).items() if isinstance(one, FunctionType)]
+            if base is not torch.nn.Module and not all(code_guard.is_own_method(base, name) for name in own):
+                return False
+    return True
 
 
 class LookAhead:

@@ -183,8 +183,8 @@ def test_the_room_of_the_modulation_goes_to_other_weights(paged: Any, monkeypatc
     assert blocks()["streamed"] == 5
 
 
-@pytest.mark.parametrize("who", ["hook", "wrapper", "patch"])
-def test_nobodys_code_is_called_once_more(who: str, paged: Any) -> None:
+@pytest.mark.parametrize("who", ["hook", "wrapper", "patch", "function", "method", "module"])
+def test_nobodys_code_is_called_once_more(who: str, paged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever counts the calls of a model sees as many as there are: then each step computes its own."""
     import comfy.patcher_extension
 
@@ -205,12 +205,32 @@ def test_nobodys_code_is_called_once_more(who: str, paged: Any) -> None:
             )
         return used
 
-    layer = model.model.diffusion_model.img_in
+    module = model.model.diffusion_model
+    layer, cls = module.img_in, type(module)
+    own = cls.forward_orig
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        count()
+        return own(*args, **kwargs)
+
+    class Counting(torch.nn.Module):
+        def forward(self, *args: Any) -> Any:
+            count()
+            return layer(*args)
+
     handle = layer.register_forward_hook(lambda *args: count()) if who == "hook" else None
+    if who == "function":  # of a pack, on the model itself
+        module.forward_orig = counting.__get__(module)
+    elif who == "method":
+        monkeypatch.setattr(cls, "forward_orig", counting)
+    elif who == "module":
+        module._modules["img_in"] = Counting()
     try:
         wanted = dits.sample(counted(model.clone()), "flux", steps=6)
         found = dits.sample(counted(compiled(model)), "flux", steps=6)
     finally:
+        vars(module).pop("forward_orig", None)
+        module._modules["img_in"] = layer
         if handle is not None:
             handle.remove()
     assert counts[0] == counts[1] > 0
