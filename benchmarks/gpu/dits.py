@@ -190,7 +190,8 @@ def measure(
     began = time.perf_counter()
     model = load(name, layers, Path(os.environ["BENCH_RESULTS"]))
     if of_file:
-        model = comfy.sd.load_diffusion_model_state_dict(model.model.diffusion_model.state_dict())
+        with torch.inference_mode():
+            model = comfy.sd.load_diffusion_model_state_dict(model.model.diffusion_model.state_dict())
     torch.cuda.synchronize()
     made_s = time.perf_counter() - began
     weights_mib = torch.cuda.memory_allocated() / 2**20

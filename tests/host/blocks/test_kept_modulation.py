@@ -4,6 +4,7 @@ older than its weights, its timestep or its LoRAs. Its weights stay off the devi
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,7 +184,7 @@ def test_the_room_of_the_modulation_goes_to_other_weights(paged: Any, monkeypatc
     assert blocks()["streamed"] == 5
 
 
-@pytest.mark.parametrize("who", ["hook", "wrapper", "patch", "function", "method", "module"])
+@pytest.mark.parametrize("who", ["hook", "wrapper", "patch", "function", "partial", "method", "module"])
 def test_nobodys_code_is_called_once_more(who: str, paged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever counts the calls of a model sees as many as there are: then each step computes its own."""
     import comfy.patcher_extension
@@ -221,6 +222,8 @@ def test_nobodys_code_is_called_once_more(who: str, paged: Any, monkeypatch: pyt
     handle = layer.register_forward_hook(lambda *args: count()) if who == "hook" else None
     if who == "function":  # of a pack, on the model itself
         module.forward_orig = counting.__get__(module)
+    elif who == "partial":
+        module.forward_orig = functools.partial(counting, module)
     elif who == "method":
         monkeypatch.setattr(cls, "forward_orig", counting)
     elif who == "module":
