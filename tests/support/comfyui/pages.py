@@ -36,6 +36,10 @@ class FakeVbar:
         self.watermark = pages
         self.filled = 0
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> FakeVbar:
+        """A copy of a layer has the same pages."""
+        return self
+
     def alloc(self, size: int) -> tuple[Any, int, int]:
         self.offset = -(-self.offset // 512) * 512 + size
         return self, self.base_addr + self.offset - size, size
