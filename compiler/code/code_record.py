@@ -136,22 +136,25 @@ def resolve(space: Mapping[str, Any], path: Sequence[str]) -> tuple[Any, int]:
     return value, used
 
 
-def _global_references(code: CodeType) -> Iterator[tuple[str, ...]]:
-    """Yield dotted paths that start at a global name, in the code and the functions inside."""
+@functools.cache
+def global_references(code: CodeType) -> list[tuple[str, ...]]:
+    """List dotted paths that start at a global name, in the code and the functions inside."""
+    found: list[tuple[str, ...]] = []
     for one in nested(code):
         path: list[str] = []
         for instruction in dis.get_instructions(one):
             if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 if path:
-                    yield tuple(path)
+                    found.append(tuple(path))
                 path = [instruction.argval]
             elif path and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
                 path.append(instruction.argval)
             elif path and instruction.opname not in ("CACHE", "PUSH_NULL", "EXTENDED_ARG"):
-                yield tuple(path)
+                found.append(tuple(path))
                 path = []
         if path:
-            yield tuple(path)
+            found.append(tuple(path))
+    return found
 
 
 def _own_functions(module: ModuleType) -> list[str]:
@@ -187,7 +190,7 @@ def _describe_references(
         models: Python modules that define the model's classes. Numbers and strings there are the model's, while those
             of others, and what is true or false, tell of the machine or of the moment.
     """
-    for path in _global_references(function.__code__):
+    for path in global_references(function.__code__):
         target, used = resolve(function.__globals__, path)
         name = f"{function.__module__}:{'.'.join(path[:used])}"
         if target is MISSING or name in references or path[0] not in function.__globals__:

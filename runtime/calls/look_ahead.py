@@ -5,16 +5,25 @@ A prediction: what is computed by it is kept by the bits of what a block was giv
 
 from __future__ import annotations
 
+import sys
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType, MethodType
+from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
+from ...compiler.code.code_digest import home_of, underlying_function, unwrap_chain
+from ...compiler.code.code_record import global_references, resolve
 from ...signature.call_tree import UnknownArgumentError, flatten, functions_in, rebuild
 from ...signature.parameters import as_call, options_of, parameters_of
 from ..guards import code_guard
 from .routing import Route, answered_by
+
+# Where functions of libraries and of Python itself stand; Python's own frozen ones have no file.
+_LIBRARIES = ("<frozen", *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+_LIBRARIES += (str(Path(torch.__file__).parents[1]),)
 
 
 class _FirstBlock(BaseException):
@@ -41,28 +50,55 @@ class _Stopping:
 
 
 def is_as_written(model: torch.nn.Module, is_block: Callable[[torch.nn.Module], bool]) -> bool:
-    """Whether what a model calls before its first block is of its own package or torch's: others may count calls.
+    """Whether what a model calls before its first block is of its own package, torch's or a library's: others may count
+    calls.
 
-    Looked at are the classes of its modules, their methods, and functions on the modules themselves, but for hooks,
-    which whoever knows the timesteps looks at.
+    Looked at are the classes of its modules, their methods, functions on the modules themselves, and what all of these
+    name, but for hooks, which whoever knows the timesteps looks at.
     """
-    packages = {"torch", type(model).__module__.partition(".")[0]}
+    package = type(model).__module__.partition(".")[0]
+    named: list[Any] = []
     pending = [model]
     while pending:
         module = pending.pop()
         if is_block(module):
             continue
         pending += module.children()
-        bases = [base for base in type(module).__mro__ if base is not object]
-        if any(base.__module__.partition(".")[0] not in packages for base in bases):
-            return False
-        functions = ((name, one) for name, one in vars(module).items() if callable(one) and type(one) is not Route)
-        if any(isinstance(one, FunctionType | MethodType) or hasattr(type(module), name) for name, one in functions):
-            return False
-        for base in bases:
-            own = [name for name, one in vars(base).items() if isinstance(one, FunctionType)]
-            if base is not torch.nn.Module and not all(code_guard.is_own_method(base, name) for name in own):
+        named += [one for one in vars(module).values() if callable(one) and type(one) is not Route]
+        for base in type(module).__mro__:
+            if not _is_known(base, package):
                 return False
+            own = [name for name, one in vars(base).items() if isinstance(one, FunctionType)]
+            if base not in (object, torch.nn.Module) and not all(code_guard.is_own_method(base, name) for name in own):
+                return False
+            named += [vars(base)[name] for name in own if base.__module__.partition(".")[0] == package]
+    return _names_nobody_else(named, package)
+
+
+def _is_known(cls: type, package: str) -> bool:
+    """Whether a class is a package's or a library's."""
+    home = getattr(sys.modules.get(cls.__module__), "__file__", None) or "<frozen"
+    return cls.__module__.partition(".")[0] == package or home.startswith(_LIBRARIES)
+
+
+def _names_nobody_else(values: list[Any], package: str) -> bool:
+    """Whether all functions and classes among some values are a package's or a library's, and so is what the package's
+    functions name."""
+    pending, seen = [*values], set[CodeType]()
+    while pending:
+        value = underlying_function(pending.pop())
+        functions = [*unwrap_chain(value)]
+        if callable(value) and not functions:
+            if not _is_known(value if isinstance(value, type) else type(value), package):
+                return False
+            pending.append(getattr(value, "__wrapped__", None))
+        for one in functions:
+            if home_of(one).partition(".")[0] != package:
+                if not one.__code__.co_filename.startswith(_LIBRARIES):
+                    return False
+            elif one.__code__ not in seen:
+                seen.add(one.__code__)
+                pending += [resolve(one.__globals__, path)[0] for path in global_references(one.__code__)]
     return True
 
 

@@ -184,9 +184,12 @@ def test_the_room_of_the_modulation_goes_to_other_weights(paged: Any, monkeypatc
     assert blocks()["streamed"] == 5
 
 
-@pytest.mark.parametrize("who", ["hook", "wrapper", "patch", "function", "partial", "method", "module"])
+@pytest.mark.parametrize(
+    "who", ["hook", "wrapper", "patch", "function", "partial", "method", "module", "named", "cached"]
+)
 def test_nobodys_code_is_called_once_more(who: str, paged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever counts the calls of a model sees as many as there are: then each step computes its own."""
+    import comfy.ldm.flux.model
     import comfy.patcher_extension
 
     model, _ = paged
@@ -208,7 +211,7 @@ def test_nobodys_code_is_called_once_more(who: str, paged: Any, monkeypatch: pyt
 
     module = model.model.diffusion_model
     layer, cls = module.img_in, type(module)
-    own = cls.forward_orig
+    own, named = cls.forward_orig, comfy.ldm.flux.model.timestep_embedding
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         count()
@@ -228,6 +231,10 @@ def test_nobodys_code_is_called_once_more(who: str, paged: Any, monkeypatch: pyt
         monkeypatch.setattr(cls, "forward_orig", counting)
     elif who == "module":
         module._modules["img_in"] = Counting()
+    elif who in ("named", "cached"):  # what the host's own method looks up
+        replaced = functools.partial(lambda *args: (count(), named(*args))[1])
+        other = replaced if who == "named" else functools.lru_cache(0)(replaced)
+        monkeypatch.setattr(comfy.ldm.flux.model, "timestep_embedding", other)
     try:
         wanted = dits.sample(counted(model.clone()), "flux", steps=6)
         found = dits.sample(counted(compiled(model)), "flux", steps=6)
