@@ -67,7 +67,7 @@ class Captures:
 
     def are_due(self, inputs: tuple[torch.Tensor, ...]) -> bool:
         """Whether a call may be captured, and is made while it is `marked`."""
-        return self._cuda_graphs is not None and self.possible and self._cuda_graphs.due(inputs)
+        return self._cuda_graphs is not None and self._cuda_graphs.due(inputs)
 
     def paused(self) -> contextlib.AbstractContextManager[None]:
         """While this lasts calls are only made: a capture would spoil what is measured."""

@@ -64,10 +64,12 @@ def test_what_a_process_has_shown_is_allowed(graphs: CudaGraphs) -> None:
     assert one.possible and one.are_due(INPUTS)
 
 
-def test_what_is_not_permitted_stays_so(graphs: CudaGraphs) -> None:
-    one = captures(graphs, shown=False, permitted=False)
+@pytest.mark.parametrize("how", [{"permitted": False}, {"alone": False}])
+def test_what_is_not_permitted_stays_so(graphs: CudaGraphs, how: dict[str, bool]) -> None:
+    one = captures(graphs, shown=False, **how)
     one.allow()
-    assert not one.possible and not one.are_due(INPUTS)
+    graphs(*INPUTS)
+    assert not one.are_due(INPUTS) and not graphs.due(INPUTS)
 
 
 def test_without_anything_that_captures() -> None:
