@@ -56,7 +56,7 @@ BY_REMEDY: Mapping[str, tuple[type[Reason], ...]] = {
     "remove_option": (r.BlockOption, r.ModelOption, r.UnknownArgument, r.VaeOptions, r.CallArgument),
     "remove_pack": (
         r.FunctionReplaced, r.ForwardReplaced, r.ForwardHook, r.ReplacedPart, r.Autocast, r.DispatchMode,
-        r.AttentionCallsModel, r.AttentionResult,
+        r.DefaultDtype, r.AttentionCallsModel, r.AttentionResult,
     ),
     "one_compiler": (r.TorchCompile, r.TorchCompiled),
     "usual_attention": (r.ChosenAttention,),

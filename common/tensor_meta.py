@@ -10,6 +10,11 @@ if TYPE_CHECKING:  # the graph store describes tensors, too, and works without t
     import torch
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return a dtype's name without `torch.`, e.g. `float16`."""
+    return str(dtype).removeprefix("torch.")
+
+
 @dataclass(frozen=True)
 class TensorMeta:
     """A weight or buffer without its values.
@@ -28,7 +33,7 @@ class TensorMeta:
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor) -> TensorMeta:
         """Describe a tensor."""
-        return cls(name, tuple(tensor.shape), tuple(tensor.stride()), str(tensor.dtype).removeprefix("torch."))
+        return cls(name, tuple(tensor.shape), tuple(tensor.stride()), dtype_name(tensor.dtype))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TensorMeta:

@@ -18,6 +18,7 @@ from ..common import reasons
 from ..common.log import logger
 from ..common.outputs import Output, is_finite, tensors_of
 from ..common.refused import Refused
+from ..common.tensor_meta import dtype_name
 from ..compiler.process.progress import Progress
 from ..graph_cache.model_hash import ModelSource
 from ..runtime.calls import component
@@ -180,7 +181,7 @@ class PipeComponent(component.Component):
             if is_finite(output):
                 return output
             reference = eager(*inputs)
-            dtype = str(tensors_of(reference)[0].dtype).removeprefix("torch.")
+            dtype = dtype_name(tensors_of(reference)[0].dtype)
             return Substituted(reference, fault_of(request, reference) or reasons.ResultNotFinite(dtype))
 
         return dataclasses.replace(call, accept=accept)

@@ -18,6 +18,7 @@ from ..common import reasons
 from ..common.outputs import Output
 from ..common.reasons import Reason
 from ..common.refused import Refused
+from ..common.tensor_meta import dtype_name
 from ..signature.declared import Dim, ShapeRange, TensorSpec
 
 Shapes = Literal["any size", "exact"]
@@ -179,7 +180,7 @@ class Family:
                 tuple(
                     size if dim is None else dim for dim, size in zip(one.dims, tensors[one.name].shape, strict=True)
                 ),
-                one.dtype or dtype_of(tensors[one.name]),
+                one.dtype or dtype_name(tensors[one.name].dtype),
             )
             for one in inputs
         ]
@@ -217,8 +218,3 @@ def plain(values: Sequence[Any]) -> list[torch.Tensor] | None:
     """The values as tensors; None where one of them is something else, a tensor of a library's own class for one."""
     tensors = [value for value in values if type(value) in TENSORS]
     return tensors if len(tensors) == len(values) else None
-
-
-def dtype_of(tensor: torch.Tensor) -> str:
-    """A tensor's dtype as specs name it."""
-    return str(tensor.dtype).removeprefix("torch.")

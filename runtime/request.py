@@ -13,6 +13,7 @@ import torch
 from ..backends import Backend, rebuilder
 from ..common import reasons
 from ..common.refused import Refused
+from ..common.tensor_meta import dtype_name
 from ..compiler import export
 from ..compiler.blocks.kind import KindCalls
 from ..compiler.composite_weights import NONE, Composites
@@ -131,7 +132,7 @@ def make_request(
         context.component,
         architecture,
         ranged.shapes.to_json(),
-        str(like.dtype).removeprefix("torch."),
+        dtype_name(like.dtype),
         backend.name,
         backend.target(like.device),
     )

@@ -19,13 +19,14 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ..common.tensor_meta import dtype_name
 from .methods import called_object, methods_of
 
 OPTIONS = "transformer_options"  # the argument, or key of an argument, that holds a model's options
 _CONSTANTS = (type(None), bool, float, str)
 _SEQUENCES = {"list": list, "tuple": tuple}
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
-DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+DTYPES = {dtype_name(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 Leaf: TypeAlias = "torch.Tensor | int"
 JSON: TypeAlias = Any
@@ -122,7 +123,7 @@ def _form(value: Any, leaves: list[Leaf], packages: tuple[str, ...]) -> Form:
         if not is_plain(value):
             raise UnknownArgumentError(kind.__name__)
         leaves.append(value)
-        return TensorForm(value.ndim, str(value.dtype).removeprefix("torch."))
+        return TensorForm(value.ndim, dtype_name(value.dtype))
     if kind is int and value < 1:  # no length, as numbers are to graphs; and code asks whether there is any
         return ConstantForm(value)
     if kind is int or kind is torch.SymInt:  # the second while a graph is captured

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common import reasons
 from ..common.reasons import Reason
+from ..common.tensor_meta import dtype_name
 from .rule import LeafDim, Rule
 from .size_rules import SizeRules
 
@@ -126,7 +127,7 @@ class ShapeRange:
         if len(tensors) != len(self.inputs):
             return reasons.InputCount(len(tensors), len(self.inputs))
         for spec, tensor in zip(self.inputs, tensors, strict=True):
-            dtype = str(tensor.dtype).removeprefix("torch.")
+            dtype = dtype_name(tensor.dtype)
             if tensor.device != device:
                 return reasons.InputDevice(spec.name, str(tensor.device), str(device))
             if dtype != spec.dtype:

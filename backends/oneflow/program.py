@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from ...common.errors import CompileError, in_brief
 from ...common.strict import Strict
+from ...common.tensor_meta import dtype_name
 from ...common.torch_private import expression
 
 PROGRAM_FILE = "program.json"
@@ -99,7 +100,7 @@ class Program(Strict):
             raise CompileError(f"The program takes {len(self.inputs)} inputs, {len(inputs)} were given.")
         symbols: dict[str, int] = {}
         for spec, tensor in zip(self.inputs, inputs, strict=True):
-            shape, dtype = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+            shape, dtype = list(tensor.shape), dtype_name(tensor.dtype)
             if dtype != spec.dtype or len(shape) != len(spec.dims):
                 raise CompileError(
                     f"Input {spec.node} is {dtype} {shape}, the program takes {spec.dtype} with {len(spec.dims)} "
@@ -193,7 +194,7 @@ def _encode(value: Any) -> Argument:
     if isinstance(value, list | tuple):
         return [_encode(v) for v in value]
     if isinstance(value, torch.dtype):
-        return {"dtype": str(value).removeprefix("torch.")}
+        return {"dtype": dtype_name(value)}
     if isinstance(value, torch.device | torch.layout | torch.memory_format):
         return None  # everything is strided and on one device; contiguous is what OneFlow makes
     if isinstance(value, float) and not math.isfinite(value):
@@ -208,9 +209,7 @@ def _weight(node: str, name: str, value: torch.Tensor) -> Weight:
         raise CompileError(
             f"The weight {name} is not contiguous in memory, which OneFlow cannot read; use the inductor backend."
         )
-    return Weight(
-        node=node, name=name, shape=tuple(int(s) for s in value.shape), dtype=str(value.dtype).removeprefix("torch.")
-    )
+    return Weight(node=node, name=name, shape=tuple(int(s) for s in value.shape), dtype=dtype_name(value.dtype))
 
 
 def _input(node: str, value: torch.Tensor, ranges: Any) -> Input:
@@ -229,4 +228,4 @@ def _input(node: str, value: torch.Tensor, ranges: Any) -> Input:
         multiple, bounds = int(match[1] or 1), ranges[symbols[0]]
         low, high = multiple * int(bounds.lower), multiple * min(int(bounds.upper), 2**40)
         dims.append(Size(symbol=match[2], multiple=multiple, low=low, high=high))
-    return Input(node=node, dims=tuple(dims), dtype=str(value.dtype).removeprefix("torch."))
+    return Input(node=node, dims=tuple(dims), dtype=dtype_name(value.dtype))

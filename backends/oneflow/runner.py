@@ -10,6 +10,7 @@ import torch
 
 from ...common.errors import BindError, LoadError, MemoryShortError, in_brief
 from ...common.outputs import Output
+from ...common.tensor_meta import dtype_name
 from . import graph, runtime
 from . import library as oneflow
 from .graph import Description, TensorRecord
@@ -174,7 +175,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 def _check(what: str, tensor: torch.Tensor, record: TensorRecord, device: torch.device) -> None:
     """Raises BindError unless the tensor is a plain one of the described shape and dtype on `device`."""
-    dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+    dtype, shape = dtype_name(tensor.dtype), list(tensor.shape)
     if tensor.layout is not torch.strided or tensor.device != device:
         raise BindError(f"{what} is {tensor.layout} on {tensor.device}, the graph reads plain tensors on {device}.")
     if dtype != record.dtype or shape != list(record.shape):

@@ -176,6 +176,11 @@ class DispatchMode(Reason):
     sentence = "another custom node watches or changes each operation of this call (a torch dispatch mode)"
 
 
+class DefaultDtype(Reason):
+    sentence = "another custom node made {dtype} torch's default dtype, and graphs are compiled with float32"
+    dtype: str
+
+
 class DynamicVramMoves(Reason):
     sentence = "DynamicVRAM computes or moves the {key} of {where} at each use"
     key: str

@@ -12,8 +12,9 @@ import torch
 from ...common import reasons
 from ...common.reasons import Reason
 from ...common.refused import Refused
+from ...common.tensor_meta import dtype_name
 from ...runtime.calls import latent_ranges
-from ...runtime.family import Arguments, Axis, Input, Tensors, by_name, dtype_of, plain
+from ...runtime.family import Arguments, Axis, Input, Tensors, by_name, plain
 from ..comfyui import model_source
 from ..comfyui.contract import Use, uses
 from ..comfyui.prompt_size import FIRST, Size, prompt_size
@@ -65,7 +66,7 @@ class Unet(HostFamily):
         return type(module) is UNetModel and not is_video(module)
 
     def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
-        dtype = dtype_of(tensors["x"])
+        dtype = dtype_name(tensors["x"].dtype)
         return [
             Input("x", ("batch", None, "height", "width")),
             Input("timesteps", ("batch",), dtype="float32"),

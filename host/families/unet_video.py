@@ -11,8 +11,9 @@ from torch.overrides import TorchFunctionMode
 
 from ...common import reasons
 from ...common.refused import Refused
+from ...common.tensor_meta import dtype_name
 from ...runtime.calls import latent_ranges
-from ...runtime.family import Arguments, Axis, Input, Tensors, by_name, dtype_of, plain
+from ...runtime.family import Arguments, Axis, Input, Tensors, by_name, plain
 from ..comfyui.contract import Use, uses
 from ..comfyui.prompt_size import FIRST, Size
 from .family import FIRST_SIDE
@@ -41,7 +42,7 @@ class VideoUnet(Unet):
         return is_video(module)
 
     def inputs(self, module: torch.nn.Module, tensors: Tensors) -> Sequence[Input]:
-        dtype = dtype_of(tensors["x"])
+        dtype = dtype_name(tensors["x"].dtype)
         return (
             Input("x", (1, "frames", None, "height", "width")),
             Input("timesteps", (1, "frames"), dtype="float32"),

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...common.tensor_meta import dtype_name
+
 STEPS = 5  # the first is apart, the others are averaged
 TOKENS = 77
 # How the configurations of diffusion transformers name the width of a prompt's tokens.
@@ -162,7 +164,7 @@ def measure(task: BenchTask) -> Figures:
     stamps.insert(0, started)
     return Figures(
         model=type(model.model.model_config).__name__,
-        dtype=str(model.model.get_dtype()).removeprefix("torch."),
+        dtype=dtype_name(model.model.get_dtype()),
         said=first.text(),
         first_s=stamps[1] - stamps[0],
         compile_s=first.compile_s if first.compile_s is not None else first.blocks.compile_s,

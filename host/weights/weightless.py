@@ -20,6 +20,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
+from ...common.tensor_meta import dtype_name
+
 _LARGEST_HEADER = 100 << 20  # bytes, safetensors' own limit
 _LARGEST_DESCRIPTION = 4096  # bytes of a tensor that describes others
 _LEAST_SHARE = 0.02  # of a file's bytes: norms and biases in another dtype are not what a file is called by
@@ -55,7 +57,7 @@ class Header:
         layers = json.loads(self.metadata.get("_quantization_metadata", "{}")).get("layers", {})
         named = {*filter(None, quantised.values()), *(str(one.get("format")) for one in layers.values())}
         for tensor in self.tensors.values():
-            sizes[str(tensor.dtype).removeprefix("torch.")] += tensor.nbytes
+            sizes[dtype_name(tensor.dtype)] += tensor.nbytes
         total = sum(sizes.values())
         dtypes = [name for name, size in sizes.most_common() if size >= _LEAST_SHARE * total]
         return tuple(dict.fromkeys([*sorted(named), *dtypes]))

@@ -16,6 +16,7 @@ from ...common.errors import in_brief
 from ...common.log import logger
 from ...common.reasons import Reason
 from ...common.refused import Refused
+from ...common.tensor_meta import dtype_name
 from ...compiler.blocks.kind import KindCalls
 from ...compiler.blocks.outer_call import ModelCall, OuterCall, plain_options
 from ...signature.call_rules import Attention
@@ -254,10 +255,9 @@ class Kinds:
             shapes["ones"] = ones.to_json()
         if learned:
             shapes["learned"] = learned
-        dtype = str(like.dtype).removeprefix("torch.")
+        name, dtype = type(one.skeleton).__name__, dtype_name(like.dtype)
         request = block_request(self._client, one.skeleton, one.architecture, shapes, dtype, like.device)
         obtained: LoadedGraph | Refused = request if isinstance(request, Refused) else self._obtained(request)
-        name = type(one.skeleton).__name__
         kind = KindGraph(KindOfCall(name, form, tuple(self._client.packages), attention, ones, learned), obtained)
         one.kinds.insert(0, kind)
         if isinstance(obtained, LoadedGraph):

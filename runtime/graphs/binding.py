@@ -21,7 +21,7 @@ from torch.nn.utils import parametrize
 from ...backends import Runner
 from ...common import reasons
 from ...common.refused import Refused
-from ...common.tensor_meta import TensorMeta
+from ...common.tensor_meta import TensorMeta, dtype_name
 from ...common.torch_guards import TensorLooks
 from ...common.torch_private import own_parameters, parameter_table_of, without_class
 from ...compiler.composite_weights import MEMORY, PLAIN, as_read
@@ -198,10 +198,6 @@ def _located(owners: Mapping[str, torch.nn.Module], name: str) -> tuple[torch.nn
     return owners.get(path), key
 
 
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def bind(
     runner: Runner, module: torch.nn.Module, constants: Iterable[TensorMeta], device: torch.device, prefix: str
 ) -> tuple[Binding, list[torch.UntypedStorage]] | Refused:
@@ -234,7 +230,7 @@ def bind(
         if tensor.is_neg() or tensor.is_conj():  # its memory holds other values than it does
             return Refused(reasons.NotPlainWeight("view of negated or conjugated values"))
         read = as_read(tensor) if "." in key else tensor.detach()
-        layout = tuple(read.shape), read.stride(), _name_of(read.dtype)
+        layout = tuple(read.shape), read.stride(), dtype_name(read.dtype)
         if layout != (constant.shape, constant.stride, constant.dtype):
             got = f"{layout[2]} {list(layout[0])} with strides {list(layout[1])}"
             wanted = f"{constant.dtype} {list(constant.shape)} with {list(constant.stride)}"

@@ -9,6 +9,7 @@ import torch
 
 from ...common import reasons
 from ...common.reasons import Reason
+from ...common.tensor_meta import dtype_name
 from ...common.torch_private import is_any_autocast_enabled, modes_in_effect
 
 
@@ -18,8 +19,9 @@ def refusal(module: torch.nn.Module, inputs: Iterable[Any]) -> Reason | None:
     Args:
         inputs: of the call, those that are tensors at least.
     """
+    default = torch.get_default_dtype()
     differentiates = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    if not (differentiates or is_any_autocast_enabled() or modes_in_effect()):
+    if not (differentiates or default is not torch.float32 or is_any_autocast_enabled() or modes_in_effect()):
         return None
     tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
     if not tensors:
@@ -28,4 +30,6 @@ def refusal(module: torch.nn.Module, inputs: Iterable[Any]) -> Reason | None:
         return reasons.Gradients()
     if torch.is_autocast_enabled(tensors[0].device.type):
         return reasons.Autocast()
+    if default is not torch.float32:  # of tensors that a model makes, and of what divides whole numbers
+        return reasons.DefaultDtype(dtype_name(default))
     return reasons.DispatchMode() if modes_in_effect() else None

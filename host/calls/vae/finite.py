@@ -10,6 +10,7 @@ import torch
 from ....common import reasons
 from ....common.reasons import Reason
 from ....common.refused import Refused
+from ....common.tensor_meta import dtype_name
 from ....runtime.request import Request
 from ...families import HostFamily
 from ..run import HostRun
@@ -55,7 +56,7 @@ def recomputed_in_float32(
     if x.dtype in (torch.float16, torch.bfloat16):
         with run.weights(module) as whole:
             exact = None if isinstance(whole, Refused) else _in_float32(family, whole, x)
-    return exact, reasons.VaeOverflows(str(x.dtype).removeprefix("torch."), exact is not None)
+    return exact, reasons.VaeOverflows(dtype_name(x.dtype), exact is not None)
 
 
 def _in_float32(family: HostFamily, module: torch.nn.Module, image: torch.Tensor) -> torch.Tensor | None:

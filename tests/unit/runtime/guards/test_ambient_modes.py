@@ -29,12 +29,24 @@ def differentiating() -> Any:
         yield
 
 
+@contextlib.contextmanager
+def making(dtype: torch.dtype) -> Any:
+    """Tensors of another dtype where nobody names one."""
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 AROUND: dict[str, tuple[Around, reasons.Reason | None]] = {
     "nothing": (torch.inference_mode, None),
     "no gradients": (torch.no_grad, None),
     "autocast": (lambda: torch.autocast("cpu"), reasons.Autocast()),
     "autocast of another device": (lambda: torch.autocast("xpu", enabled=True), None),
     "a mode": (Mode, reasons.DispatchMode()),
+    "default dtype": (lambda: making(torch.bfloat16), reasons.DefaultDtype("bfloat16")),
+    "usual default dtype": (lambda: making(torch.float32), None),
     "gradients": (differentiating, reasons.Gradients()),
 }
 
