@@ -127,7 +127,7 @@ def differs(name: str, data: bytes, wanted: FileRecord) -> reasons.WrongSize | r
 
 
 def describe(state: Sound | Reason) -> str:
-    """Tell what was found of an entry, in a word and a clause."""
+    """Describe the state of an entry: `sound`, or what is wrong, in a word and a clause."""
     if isinstance(state, reasons.Damaged):
         return f"damaged: {state.damage}"
     if isinstance(state, reasons.NewerManifest | reasons.OlderManifest):

@@ -52,7 +52,7 @@ _attending: ContextVar[Attending | None] = ContextVar("onegraph_attending", defa
 
 @contextlib.contextmanager
 def attending(by: Attending) -> Iterator[None]:
-    """While this lasts, this thread's graphs attend by it."""
+    """Have the graphs that this thread calls attend by it, while this lasts."""
     before = _attending.set(by)
     try:
         yield
@@ -222,7 +222,7 @@ def argument_stand_ins(count: int, shape: Callable[[int], Sequence[Any] | None])
 
 
 def _path(block: torch.nn.Module, value: Any) -> str | None:
-    """The path of the attribute that a value is, of a block or a module in it: some tell a function which they are."""
+    """The path of an attribute of a block or of a module in it, by its value; None where it is none of them."""
     if value is None or isinstance(value, (torch.Tensor, torch.SymInt, *_PLAIN, list, tuple, dict)):
         return None
     for path, module in block.named_modules():

@@ -81,7 +81,7 @@ class Leaves:
     length: int = 0
 
     def walk(self, value: Any, among: Sequence[Any] = ()) -> None:
-        """Take a value down. `among`: the list that it is an entry of."""
+        """Record a value and those in it. `among`: the list that it is an entry of."""
         if isinstance(value, torch.Tensor):
             self.tensors.append(value)
             if self.main is None and value.is_floating_point() and value.ndim >= 3:

@@ -159,6 +159,7 @@ def _blocks(patcher: Any, module: Any, prefix: str, backend: str, source: Any) -
 
 
 def _judge(component: str, request: Any) -> Finding:
+    """Look up the graph that a request would get, without obtaining it; a refused request is a finding, too."""
     from ...common.reasons import Reason
     from ...common.refused import Refused
     from ...graph_cache.lookup import Hit, Miss

@@ -170,8 +170,10 @@ class KeptModulation:
         timesteps: Sequence[float],
         block_of: Callable[[torch.nn.Module], RunBlock | None],
     ) -> None:
-        """Before a call of the model: see what its blocks will be given at later timesteps, if they are given now what
-        they never were. A module's weights are brought once for all of these."""
+        """Predict what blocks are given at later timesteps, so that a module's weights are brought once for all.
+
+        Done before a call of the model, and only if its blocks are given now what they never were.
+        """
         if self._source is None or self._steps > _LOOKS or not timesteps or _has_functions(kwargs.get(OPTIONS)):
             return
         if not is_as_written(model, lambda module: block_of(module) is not None):
