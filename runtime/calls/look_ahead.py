@@ -84,7 +84,7 @@ def _is_known(cls: type, package: str) -> bool:
 def _names_nobody_else(values: list[Any], package: str) -> bool:
     """Whether all functions and classes among some values are a package's or a library's, and so is what the package's
     functions name."""
-    pending, seen = [*values], set[CodeType]()
+    pending, seen = [*values], set[tuple[str, CodeType]]()  # equal code of another file names other things
     while pending:
         value = underlying_function(pending.pop())
         functions = [*unwrap_chain(value)]
@@ -96,8 +96,8 @@ def _names_nobody_else(values: list[Any], package: str) -> bool:
             if home_of(one).partition(".")[0] != package:
                 if not one.__code__.co_filename.startswith(_LIBRARIES):
                     return False
-            elif one.__code__ not in seen:
-                seen.add(one.__code__)
+            elif (home_of(one), one.__code__) not in seen:
+                seen.add((home_of(one), one.__code__))
                 pending += [resolve(one.__globals__, path)[0] for path in global_references(one.__code__)]
     return True
 
