@@ -16,7 +16,7 @@ import functools
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -46,17 +46,18 @@ MISSING: Any = object()  # what `resolve` returns for a name that leads nowhere
 _VALUES = (bool, int, float, complex, str, bytes, range, tuple, frozenset, type(None), torch.dtype, enum.Enum)
 _OF_MODELS = (int, float, complex, str, tuple, torch.dtype)
 _MAX_NESTING = 4  # of classes
+Ran: TypeAlias = set[tuple[str, CodeType]]  # with the file of each: of two files, equal code counts as one to Python
 
 
 @contextlib.contextmanager
-def watched(seen: set[CodeType]) -> Iterator[None]:
+def watched(seen: Ran) -> Iterator[None]:
     """Add the code of every Python function that starts in this thread while the context lasts."""
     if sys.version_info >= (3, 12):
         monitoring = sys.monitoring
         tool = next(number for number in (3, 4, 2, 1) if monitoring.get_tool(number) is None)
 
         def started(code: CodeType, offset: int) -> Any:
-            seen.add(code)
+            seen.add((code.co_filename, code))
             return monitoring.DISABLE  # once is enough
 
         monitoring.use_tool_id(tool, "onegraph")
@@ -79,7 +80,8 @@ def watched(seen: set[CodeType]) -> Iterator[None]:
     finally:
         profile.disable()
         sys.setprofile(before)
-        seen.update(entry.code for entry in profile.getstats() if isinstance(entry.code, CodeType))
+        codes = (entry.code for entry in profile.getstats())
+        seen.update((code.co_filename, code) for code in codes if isinstance(code, CodeType))
 
 
 def _counts(module: str, roots: Sequence[str]) -> bool:
@@ -163,7 +165,7 @@ def _own_functions(module: ModuleType) -> list[str]:
     return sorted({bytecode_digest(value) for value in values if value.__module__ == module.__name__})
 
 
-def _functions_that_ran(seen: Iterable[CodeType], roots: Sequence[str]) -> dict[str, tuple[ModuleType, str]]:
+def _functions_that_ran(seen: Ran, roots: Sequence[str]) -> dict[str, tuple[ModuleType, str]]:
     """Map `module:path` of each function that counts to its module and path, sorted."""
     by_file: dict[str, ModuleType] = {}
     for name, module in list(sys.modules.items()):
@@ -171,8 +173,8 @@ def _functions_that_ran(seen: Iterable[CodeType], roots: Sequence[str]) -> dict[
             by_file[str(module.__file__)] = module
     paths_of_code = functools.cache(_paths_of_code)
     ran: dict[str, tuple[ModuleType, str]] = {}
-    for code in seen:
-        owner = by_file.get(code.co_filename)
+    for file, code in seen:
+        owner = by_file.get(file)
         if owner is None:
             continue
         for path in paths_of_code(owner).get(code, ()):
@@ -256,7 +258,7 @@ def _class_values(module: torch.nn.Module, names: Collection[str]) -> Iterator[t
                 yield qualified_name(cls), name, text
 
 
-def record(seen: Iterable[CodeType], module: torch.nn.Module, rules: Rules) -> CodeRecord:
+def record(seen: Ran, module: torch.nn.Module, rules: Rules) -> CodeRecord:
     """Record what must be the same wherever the graph is used.
 
     Args:

@@ -9,7 +9,6 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import torch
@@ -151,7 +150,7 @@ def _compile(
         module = skeleton.load(job.skeleton, device, getattr(client, "class_of", skeleton.no_class))
         report(Stage("capturing"))
         with _stand_ins(job, client):
-            seen: set[CodeType] = set()
+            seen: code_record.Ran = set()
             exported, signature, wrapped, served = _captured(job, client, module, device, seen)
             code = code_record.record(seen, module, client.rules())
         report(Stage("compiling"))
@@ -170,7 +169,7 @@ def _stand_ins(job: Job, client: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def _captured(
-    job: Job, client: Any, module: torch.nn.Module, device: torch.device, seen: set[CodeType]
+    job: Job, client: Any, module: torch.nn.Module, device: torch.device, seen: code_record.Ran
 ) -> tuple[torch.export.ExportedProgram, CallRules | None, torch.nn.Module, Sequence[Sequence[Sequence[int]]]]:
     """Capture the module for all calls that the job names; the graph, what holds the weights by its names, and shapes
     of its inputs in some of these calls.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType
+from collections.abc import Iterable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from ...common import reasons
 from ...common.errors import CaptureError
 from ...common.reasons import Reason
 from ...common.torch_private import tables
+from ...compiler.code.code_digest import nested
 from ...compiler.composite_weights import PLAIN, class_name
 from ...compiler.layer_swap import with_layers
 from ...runtime.guards.code_guard import custom_node
@@ -118,12 +119,5 @@ def _is_hosts(cls: type) -> bool:
     """Whether a class of layers computes by the host's own functions."""
     import comfy.ops
 
-    host_codes = set(_nested(comfy.ops.mixed_precision_ops.__code__))
+    host_codes = set(nested(comfy.ops.mixed_precision_ops.__code__))
     return all(getattr(vars(cls).get(name), "__code__", None) in host_codes for name in _METHODS)
-
-
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested(constant)

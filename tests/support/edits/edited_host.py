@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -106,7 +106,7 @@ RULES = Rules(interchangeable=frozenset({"edited_host.model:activation"}))
 def record_of(host: ModuleType) -> CodeRecord:
     """The functions that a call of the package's model runs."""
     module = host.M()
-    seen: set[CodeType] = set()
+    seen: code_record.Ran = set()
     with code_record.watched(seen):
         module(torch.zeros(1, 1, 4))
     return code_record.record(seen, module, RULES)

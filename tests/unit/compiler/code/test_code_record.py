@@ -40,7 +40,29 @@ def test_only_functions_that_ran_are_recorded(host: ModuleType) -> None:
 def test_unfindable_functions_are_refused(host: ModuleType) -> None:
     module = host.M()
     with pytest.raises(CaptureError, match="could not be recorded"):
-        code_record.record([], module, RULES)
+        code_record.record(set(), module, RULES)
+
+
+def test_equal_code_of_two_files_is_recorded_twice(tmp_path: Path) -> None:
+    """To Python they are one; what replaces the second one changes the model as well."""
+    package = tmp_path / "twice_written"
+    package.mkdir()
+    for name in ("one", "other"):
+        (package / f"{name}.py").write_text("def scaled(x):\n    return 2 * x\n")
+    (package / "__init__.py").write_text(
+        "import torch\nfrom . import one, other\n"
+        "class M(torch.nn.Module):\n    def forward(self, x):\n        return other.scaled(one.scaled(x))\n"
+    )
+    with pytest.MonkeyPatch.context() as patching:
+        patching.syspath_prepend(tmp_path)
+        host = importlib.import_module("twice_written")
+        try:
+            record = record_of(host)
+        finally:
+            for name in ("", ".one", ".other"):
+                del sys.modules[f"twice_written{name}"]
+    assert host.one.scaled.__code__ == host.other.scaled.__code__
+    assert record.functions.keys() >= {"twice_written.one:scaled", "twice_written.other:scaled"}
 
 
 def test_a_set_has_one_digest_in_every_process(tmp_path: Path) -> None:
