@@ -11,8 +11,10 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,8 @@ class Calls:
         self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.dtype = model.model.get_dtype_inference()
         self.model = model.clone()
-        self.model.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, "test", self._both)
+        # No cycle: the host reads its list of models while it frees some, and fails when a collector takes one out.
+        self.model.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, "test", partial(Calls._both, weakref.proxy(self)))
 
     def _both(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         served = executor(*args, **kwargs)
