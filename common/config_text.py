@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from .code_digest import bytecode_digest
+
 _SCALARS = (bool, int, float, complex, str, bytes, range, type(None), torch.dtype)
 _CONTAINERS = (list, dict, set, SimpleNamespace)
 _DEPTH = 3  # objects within each other that are looked into
@@ -67,7 +69,7 @@ def _text(value: Any, depth: int = 0, inside: bool = False) -> str | None:
     if isinstance(value, MethodType) and is_object(value.__self__):
         return f"{_name(value)} of {_object(value.__self__, depth, inside=False)}"
     if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
-        return _name(value) if _is_what_its_name_says(value) else f"another {_name(value)}"
+        return _name(value) if _is_what_its_name_says(value) else f"another {_name(value)} {bytecode_digest(value)}"
     return _object(value, depth, inside) if is_object(value) else None
 
 

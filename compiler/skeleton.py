@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch.nn.utils import parametrize
 
+from ..common import code_digest
 from ..common.errors import CaptureError, in_brief
 from ..common.tensor_meta import TensorMeta
 from ..common.torch_private import Tables, forget_loading_hooks, set_tables, tables
 from ..common.zeros import Zeros
-from .code import code_digest, fingerprint
+from .code import fingerprint
 from .composite_weights import NONE, PLAIN, Composites, class_name
 
 _PACK = __name__.removesuffix("compiler.skeleton")

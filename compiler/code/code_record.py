@@ -20,12 +20,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ...common.config_text import describe
-from ...common.errors import CaptureError
-from ...common.torch_private import tables, version
-from ...graph_cache.manifest import CodeRecord
-from ..blocks.attention import StandIn
-from .code_digest import (
+from ...common.code_digest import (
     PYTHON,
     bytecode_digest,
     describe_target,
@@ -37,6 +32,11 @@ from .code_digest import (
     underlying_function,
     unwrap_chain,
 )
+from ...common.config_text import describe
+from ...common.errors import CaptureError
+from ...common.torch_private import tables, version
+from ...graph_cache.manifest import CodeRecord
+from ..blocks.attention import StandIn
 from .fingerprint import Rules, names_in, python_modules
 
 _TORCH = ("torch.nn.modules.", "torch.nn.functional")  # whose functions count, besides those of the model's packages

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from ...common import reasons
+from ...common.code_digest import nested
 from ...common.errors import CaptureError
 from ...common.reasons import Reason
 from ...common.torch_private import tables
-from ...compiler.code.code_digest import nested
 from ...compiler.composite_weights import PLAIN, class_name
 from ...compiler.layer_swap import with_layers
 from ...runtime.guards.code_guard import custom_node

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...compiler.code.code_digest import home_of, underlying_function, unwrap_chain
+from ...common.code_digest import home_of, underlying_function, unwrap_chain
 from ...compiler.code.code_record import global_references, resolve
 from ...signature.call_tree import UnknownArgumentError, flatten, functions_in, rebuild
 from ...signature.parameters import as_call, options_of, parameters_of

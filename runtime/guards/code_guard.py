@@ -16,9 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ...common.reasons import FunctionReplaced, OtherHostVersion
-from ...common.torch_private import version
-from ...compiler.code.code_digest import (
+from ...common.code_digest import (
     PYTHON,
     binds_arguments,
     bytecode_digest,
@@ -32,6 +30,8 @@ from ...compiler.code.code_digest import (
     underlying_function,
     unwrap_chain,
 )
+from ...common.reasons import FunctionReplaced, OtherHostVersion
+from ...common.torch_private import version
 from ...compiler.code.code_record import MISSING, describe_value, resolve
 from ...compiler.code.fingerprint import names_in
 from ...graph_cache.manifest import CodeRecord, Manifest

@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ...common.code_digest import binds_arguments
 from ...common.config_text import holds_object, is_empty, may_change_in_place
 from ...common.reasons import ForwardHook, ReplacedPart
 from ...common.torch_guards import TensorLooks, attribute_writes, dict_writes
 from ...common.torch_private import COMPILED_CALL, TABLES, every_modules_hooks, hook_tables, tables
 from ...compiler.code import fingerprint
-from ...compiler.code.code_digest import binds_arguments
 from ...compiler.code.fingerprint import Rules
 from ...compiler.composite_weights import PLAIN, WeightParts
 from .code_guard import custom_node, is_defined_in, is_what_its_name_says

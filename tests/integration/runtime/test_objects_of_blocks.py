@@ -16,6 +16,7 @@ DEPTH = 3
 HOLDING: dict[str, Callable[[float], Any]] = {
     "an object": toy_objects.Scaling,
     "an object's method": lambda by: toy_objects.Scaling(by).scaled,
+    "a function that another one makes": lambda by: toy_objects.scalings()[by],
 }
 
 
@@ -42,7 +43,11 @@ def test_a_graph_is_of_the_objects_that_a_block_holds(held: str, tmp_path: Path)
             same(runs := runs_of(model))
             assert (runs.eager, runs.compiled, registry.counters.compiles) == ({}, DEPTH, 0)
         # Behind its back, in a run: the other graph is there.
-        scaling = first.blocks[0].scaling
-        getattr(scaling, "__self__", scaling).by = 2.0
+        if "function" in held:
+            for block in first.blocks:
+                block.scaling = second.blocks[0].scaling
+        else:
+            scaling = first.blocks[0].scaling
+            getattr(scaling, "__self__", scaling).by = 2.0
         same(runs)
         assert (runs.eager, registry.counters.compiles) == ({}, 0)

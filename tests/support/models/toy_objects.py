@@ -8,7 +8,7 @@ import torch
 
 from .toy_blocks import Client, block_settings, call, prepare, rules
 
-__all__ = ["Client", "Model", "Scaling", "block_settings", "call", "model", "prepare", "rules"]
+__all__ = ["Client", "Model", "Scaling", "block_settings", "call", "model", "prepare", "rules", "scalings"]
 
 
 class Scaling:
@@ -22,6 +22,11 @@ class Scaling:
 
     def scaled(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.by
+
+
+def scalings() -> dict[float, Any]:
+    """Functions of one name, as models make them where a choice decides."""
+    return {1.0: lambda x: x, 2.0: lambda x: x * 2.0}
 
 
 class Block(torch.nn.Module):

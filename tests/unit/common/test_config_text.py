@@ -63,6 +63,12 @@ def wrapping(x: Any) -> Any:
 
 
 wrapping_plain, wrapping = wrapping, plain
+
+
+def made(by: int) -> Any:
+    return lambda x: x * by
+
+
 _LOCK = threading.Lock()
 
 PAIRS: list[tuple[Any, Any]] = [
@@ -75,6 +81,8 @@ PAIRS: list[tuple[Any, Any]] = [
     ({"a": Scaling(1.0)}, {"a": Scaling(2.0)}),
     (Scaling(1.0, Scaling(1.0)), Scaling(1.0, Scaling(2.0))),
     (plain, wrapping_plain),
+    (made(1), made(2)),
+    (lambda x: x + 1, lambda x: x + 2),
     (1, 2),
     (1, True),
     (1j, 2j),

@@ -13,9 +13,9 @@ import pytest
 from support.edits import edited_host
 from support.edits.edited_host import RULES, record_of
 
+from onegraph.common.code_digest import source_digest
 from onegraph.common.errors import CaptureError
 from onegraph.compiler.code import code_record
-from onegraph.compiler.code.code_digest import source_digest
 from onegraph.graph_cache.manifest import CodeRecord
 
 
@@ -67,7 +67,7 @@ def test_equal_code_of_two_files_is_recorded_twice(tmp_path: Path) -> None:
 
 def test_a_set_has_one_digest_in_every_process(tmp_path: Path) -> None:
     script = (
-        "from onegraph.compiler.code.code_digest import bytecode_digest\n"
+        "from onegraph.common.code_digest import bytecode_digest\n"
         "def f(x): return x in {'a', 'bc', 'def', 'ghij', 'klmno'}\n"
         "print(bytecode_digest(f))"
     )

@@ -16,8 +16,8 @@ import torch
 from support.edits import edited_host
 from support.edits.edited_host import record_of
 
+from onegraph.common.code_digest import PYTHON, underlying_function
 from onegraph.common.reasons import FunctionReplaced, OtherHostVersion
-from onegraph.compiler.code.code_digest import PYTHON, underlying_function
 from onegraph.runtime.guards.code_guard import CodeGuard, foreign_method, is_defined_in
 
 
