@@ -13,7 +13,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -163,6 +163,9 @@ def attributes(
         if type(value) is int and name in compared and value not in compared[name]:
             continue  # it equals none of the numbers that it is compared with
         text = rules.describe(value)
+        if isinstance(value, MethodType) and isinstance(value.__self__, torch.nn.Module):
+            paths = (path for path, one in module.named_modules() if one is value.__self__)
+            text = f"{text} of {next(paths, 'another module')}"  # whose weights it reads
         if text:
             yield Attribute(name, text)
 

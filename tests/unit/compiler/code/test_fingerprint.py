@@ -52,6 +52,15 @@ def test_the_classs_own_bound_method_does_not_matter() -> None:
     assert digest(module) == digest(toy.Toy())
 
 
+def test_whose_method_a_module_holds_matters() -> None:
+    one, other, elsewhere = toy.Toy(), toy.Toy(), toy.Toy()
+    assert type(one.inner) is type(one.out)
+    methods = one.inner.forward, other.out.forward, toy.Toy().inner.forward
+    for module, method in zip((one, other, elsewhere), methods, strict=True):
+        module.heads = method  # type: ignore[assignment]
+    assert len({digest(one), digest(other), digest(elsewhere)}) == 3
+
+
 def test_a_host_setting_that_changes_code_matters() -> None:
     assert digest(toy.Toy(), Rules(options=("upcast=True",))) != digest(toy.Toy(), Rules(options=("upcast=False",)))
 
