@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 
 from ...compiler.blocks.attention import StandIn
+from ...runtime.guards.named_functions import foreign_below, is_known
+from ...runtime.guards.watched_names import WatchedNames
 from ...signature.call_rules import Attention
 from ..comfyui import contract
 from ..families.family import attention as torch_attention
@@ -24,6 +26,7 @@ OVERRIDE = "optimized_attention_override"
 _NAMES = ("optimized_attention", "optimized_attention_masked")
 _ATTENTION = "comfy.ldm.modules.attention"
 _EXACT = ("attention_basic", "attention_sub_quad", "attention_split", "attention_pytorch")  # of softmax(q k) v
+_BESIDE = ("model_management",)  # what these functions ask of it says how to compute, and not what
 _INSIDE = "_inside_attn_wrapper"  # the host's note to itself that an override was asked
 
 
@@ -46,6 +49,7 @@ class ChosenAttention:
         preferring = () if contract.missing(contract.PREFERRED) else (attention.ComfyAttention,)
         self._preferring = [one for one in model.modules() if isinstance(one, preferring)]
         self._of_host: Attention = "captured"
+        self._named, self._before, self._foreign = WatchedNames(), set[int](), False
         self.look()
 
     def look(self) -> None:
@@ -53,7 +57,17 @@ class ChosenAttention:
         exact = {id(getattr(self._host, name, None)) for name in _EXACT}
         chosen = [space[name] for space in self._spaces for name in _NAMES if name in space]
         chosen += [one.function for one in self._preferring if one.function is not None]
-        self._of_host = "captured" if all(id(one) in exact for one in chosen) else "called"
+        are_exact = all(id(one) in exact for one in chosen) and not self._call_others({id(one): one for one in chosen})
+        self._of_host = "captured" if are_exact else "called"
+
+    def _call_others(self, chosen: Mapping[int, Any]) -> bool:
+        """Whether one of the host's functions is, or calls, another package's: then it is not exact any more."""
+        if self._before != chosen.keys() or not self._named.same():
+            self._named, self._before = WatchedNames(), {*chosen}
+            foreign = [one for function in chosen.values() for one in foreign_below(function, self._named, _BESIDE)]
+            self._foreign = bool(foreign) or not all(is_known(one, "comfy") for one in chosen.values())
+            self._named.note()
+        return self._foreign
 
     def of_call(self, options: Any) -> Attention:
         """How a call with these options attends."""

@@ -6,9 +6,7 @@ A prediction: what is computed by it is kept by the bits of what a block was giv
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -19,11 +17,8 @@ from ...compiler.code.code_record import global_references, resolve
 from ...signature.call_tree import UnknownArgumentError, flatten, functions_in, rebuild
 from ...signature.parameters import as_call, options_of, parameters_of
 from ..guards import code_guard
+from ..guards.named_functions import LIBRARIES, is_known
 from .routing import Route, answered_by
-
-# Where functions of libraries and of Python itself stand; Python's own frozen ones have no file.
-_LIBRARIES = ("<frozen", *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
-_LIBRARIES += (str(Path(torch.__file__).parents[1]),)
 
 
 class _FirstBlock(BaseException):
@@ -78,7 +73,7 @@ def is_as_written(model: torch.nn.Module, is_block: Callable[[torch.nn.Module], 
 def _is_known(cls: type, package: str) -> bool:
     """Whether a class is a package's or a library's."""
     home = getattr(sys.modules.get(cls.__module__), "__file__", None) or "<frozen"
-    return cls.__module__.partition(".")[0] == package or home.startswith(_LIBRARIES)
+    return cls.__module__.partition(".")[0] == package or home.startswith(LIBRARIES)
 
 
 def _names_nobody_else(values: list[Any], package: str) -> bool:
@@ -92,11 +87,10 @@ def _names_nobody_else(values: list[Any], package: str) -> bool:
             if not _is_known(value if isinstance(value, type) else type(value), package):
                 return False
             pending.append(getattr(value, "__wrapped__", None))
+        if not is_known(value, package):
+            return False
         for one in functions:
-            if home_of(one).partition(".")[0] != package:
-                if not one.__code__.co_filename.startswith(_LIBRARIES):
-                    return False
-            elif (home_of(one), one.__code__) not in seen:
+            if home_of(one).partition(".")[0] == package and (home_of(one), one.__code__) not in seen:
                 seen.add((home_of(one), one.__code__))
                 pending += [resolve(one.__globals__, path)[0] for path in global_references(one.__code__)]
     return True

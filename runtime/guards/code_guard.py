@@ -11,7 +11,7 @@ import itertools
 import operator
 import sys
 from collections.abc import Iterator, Sequence
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, TypeAlias
 
 import torch
@@ -35,6 +35,7 @@ from ...common.torch_private import version
 from ...compiler.code.code_record import MISSING, describe_value, resolve
 from ...compiler.code.fingerprint import names_in
 from ...graph_cache.manifest import CodeRecord, Manifest
+from .named_functions import foreign_below
 from .watched_names import WatchedNames
 
 # A function that is not the one that the graph was captured from. One that was replaced at run time may be put back,
@@ -185,15 +186,18 @@ class CodeGuard:
         # All names are watched, whichever differs: a difference may go away again.
         differences: list[Difference] = []
         for full, digests in self._record.functions.items():
-            value = underlying_function(self._find(full))
+            value = underlying_function(self._names.find(full))
             self._compare_function(differences, full, value, f"function {digests[self._which_digest]}")
         for full, text in self._record.references.items():
-            value = self._find(full)
+            value = self._names.find(full)
             if text.startswith("function "):
                 digest, package = text.split(" ")[1 + self._which_digest], text.split(" ")[3]
                 self._compare_function(differences, full, value, f"function {digest}", package)
             elif text.startswith("one of "):
-                if not self._is_one_of(text.split(" ")[2:], full, value):
+                if self._is_one_of(text.split(" ")[2:], full, value):
+                    below = foreign_below(value, self._names)  # it may be another one than was captured
+                    differences += (FunctionReplaced(short_name(name), custom_node(one)) for name, one in below)
+                else:
                     differences.append(self._difference_of(full, value))
             elif text.startswith("value "):
                 if describe_value(value) != text:
@@ -234,22 +238,6 @@ class CodeGuard:
         if value is MISSING or any(is_defined_in(value, package) for package in {*self._packages, library}):
             return OtherHostVersion(short_name(full))
         return FunctionReplaced(short_name(full), custom_node(value))
-
-    def _find(self, full: str) -> Any:
-        """Follow a recorded name in the live modules and watch every step."""
-        module_name, _, path = full.partition(":")
-        module = sys.modules.get(module_name)
-        if module is None:
-            return MISSING
-        owner: ModuleType | type = module
-        value: Any = MISSING
-        for name in path.split("."):
-            value = self._names.watch(owner, name)
-            if value is MISSING:
-                return MISSING
-            if isinstance(value, ModuleType | type):
-                owner = value
-        return value
 
     def _tensor_differences(self) -> Iterator[Difference]:
         """Yield a difference for each method of tensors that the recorded functions name and somebody replaced."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import operator
+import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -37,6 +38,22 @@ class WatchedNames:
         """Watch what a name refers to from the next `note` on; what it does now, or `MISSING`."""
         self._names.setdefault(id(owner), (owner, set()))[1].add(name)
         return vars(owner).get(name, MISSING)
+
+    def find(self, full: str) -> Any:
+        """Follow `module:path` in the live modules and watch every step; `MISSING` where it leads nowhere."""
+        module_name, _, path = full.partition(":")
+        module = sys.modules.get(module_name)
+        if module is None:
+            return MISSING
+        owner: ModuleType | type = module
+        value: Any = MISSING
+        for name in path.split("."):
+            value = self.watch(owner, name)
+            if value is MISSING:
+                return MISSING
+            if isinstance(value, ModuleType | type):
+                owner = value
+        return value
 
     def note(self) -> None:
         """Take down what the names refer to now."""
