@@ -203,7 +203,8 @@ def _describe_references(
         if of_python and not isinstance(target, functools.partial):
             continue  # logging and the like
         if name in rules.interchangeable and isinstance(target, FunctionType):
-            references[name] = "one of " + " ".join(_own_functions(sys.modules[target.__module__]))
+            words = [*_own_functions(sys.modules[target.__module__]), *(f"-{one}" for one in sorted(rules.beside))]
+            references[name] = "one of " + " ".join(words)
             continue
         text = describe_target(target, bytecode_digest)
         if text is None and used == 1 and function.__module__ in models and type(target) in _OF_MODELS:

@@ -35,6 +35,7 @@ class Rules:
             a view has among the arguments of its calls (`views.is_kept`).
         interchangeable: attributes, and global names as `module:name`, that hold one of several functions of the
             host which compute the same. A graph has its own.
+        beside: names of modules that these functions ask how to compute: what is in them changes no result.
         options: settings of the host that change what its modules compute, e.g. `upcast=True`.
         roots: packages whose functions the modules call, besides those that define the modules.
         chosen_among: packages whose packages have functions of the same names, of which a library looks one up and
@@ -51,6 +52,7 @@ class Rules:
 
     placement: Callable[[str], bool] = lambda name: False
     interchangeable: frozenset[str] = frozenset()
+    beside: frozenset[str] = frozenset()
     options: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     chosen_among: frozenset[str] = frozenset()

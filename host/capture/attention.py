@@ -21,12 +21,12 @@ from ...runtime.guards.watched_names import WatchedNames
 from ...signature.call_rules import Attention
 from ..comfyui import contract
 from ..families.family import attention as torch_attention
+from ..weights.eligibility import BESIDE
 
 OVERRIDE = "optimized_attention_override"
 _NAMES = ("optimized_attention", "optimized_attention_masked")
 _ATTENTION = "comfy.ldm.modules.attention"
 _EXACT = ("attention_basic", "attention_sub_quad", "attention_split", "attention_pytorch")  # of softmax(q k) v
-_BESIDE = ("model_management",)  # what these functions ask of it says how to compute, and not what
 _INSIDE = "_inside_attn_wrapper"  # the host's note to itself that an override was asked
 
 
@@ -64,7 +64,7 @@ class ChosenAttention:
         """Whether one of the host's functions is, or calls, another package's: then it is not exact any more."""
         if self._before != chosen.keys() or not self._named.same():
             self._named, self._before = WatchedNames(), {*chosen}
-            foreign = [one for function in chosen.values() for one in foreign_below(function, self._named, _BESIDE)]
+            foreign = [one for function in chosen.values() for one in foreign_below(function, self._named, BESIDE)]
             self._foreign = bool(foreign) or not all(is_known(one, "comfy") for one in chosen.values())
             self._named.note()
         return self._foreign

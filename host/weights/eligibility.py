@@ -26,6 +26,7 @@ _PLACEMENT = (
 )  # fmt: skip
 _FUNCTIONS = "weight_function", "bias_function"
 _ATTENTION = "comfy.ldm.modules.attention"
+BESIDE = frozenset({"model_management"})  # what attention functions ask of it says how to compute, and not what
 
 
 def is_placement(attribute: str) -> bool:
@@ -42,6 +43,7 @@ def rules() -> Rules:
     return Rules(
         placement=is_placement,
         interchangeable=frozenset({"optimized_attention", *(f"{_ATTENTION}:{name}" for name in names)}),
+        beside=BESIDE,
         options=tuple(upcasts),
         roots=("comfy", "comfy_kitchen"),
         chosen_among=frozenset({"comfy_kitchen.backends"}),

@@ -194,8 +194,9 @@ class CodeGuard:
                 digest, package = text.split(" ")[1 + self._which_digest], text.split(" ")[3]
                 self._compare_function(differences, full, value, f"function {digest}", package)
             elif text.startswith("one of "):
-                if self._is_one_of(text.split(" ")[2:], full, value):
-                    below = foreign_below(value, self._names)  # it may be another one than was captured
+                words = text.split(" ")[2:]
+                if self._is_one_of(words, full, value):  # it may be another one than was captured
+                    below = foreign_below(value, self._names, [one[1:] for one in words if one.startswith("-")])
                     differences += (FunctionReplaced(short_name(name), custom_node(one)) for name, one in below)
                 else:
                     differences.append(self._difference_of(full, value))

@@ -25,6 +25,8 @@ from ...compiler.code import fingerprint
 from ...compiler.code.fingerprint import Rules
 from ...compiler.composite_weights import PLAIN, WeightParts
 from .code_guard import custom_node, is_defined_in, is_what_its_name_says
+from .named_functions import foreign_below
+from .watched_names import WatchedNames
 
 _MISSING: Any = object()
 _OWN_DICT = operator.attrgetter("__dict__")
@@ -69,6 +71,7 @@ class ModuleGuard:
 
     _state_ids: list[int]
     _containers: list[tuple[dict[str, Any], str, list[Any]]]
+    _named: WatchedNames  # what interchangeable functions call
     _objects: list[tuple[dict[str, Any], str, str | None]]
     _writes_then: list[Any]
     _lengths: list[int]
@@ -185,6 +188,7 @@ class ModuleGuard:
             or list(map(type, self._modules)) != self._types
             or list(map(id, map(_OWN_DICT, self._modules))) != self._state_ids
             or any(self._empty)
+            or not (self._named.is_empty or self._named.same())
             or (self._containers and any(_differs(space.get(name), copied) for space, name, copied in self._containers))
             or (
                 self._objects
@@ -279,6 +283,7 @@ class ModuleGuard:
         pairs = [(table, name) for table in children for name in table]
         self._tables, self._children = [table for table, _ in pairs], [name for _, name in pairs]
         self._child_ids = list(map(id, map(dict.get, self._tables, self._children)))
+        self._named = WatchedNames()
         facts: list[tuple[dict[str, Any], str]] = []
         signature: list[Any] = []
         self.patched = ForwardHook("every module") if any(every_modules_hooks()) else None
@@ -313,6 +318,7 @@ class ModuleGuard:
         self._values = list(map(dict.get, self._spaces, self._names))
         self._own_names = [key for space, key in facts if space is self._states[0]]
         self._own_values = list(map(self._states[0].get, self._own_names))
+        self._named.note()
         self._containers = [
             (space, name, copy.deepcopy(space[name]))
             for space, name in facts
@@ -331,7 +337,10 @@ class ModuleGuard:
         if name in self._rules.interchangeable:
             package = type(module).__module__.partition(".")[0]
             is_hosts = is_defined_in(value, package) and not binds_arguments(value)
-            return None if is_hosts else ReplacedPart(name, where, custom_node(value))
+            below = (
+                [value] if not is_hosts else [one for _, one in foreign_below(value, self._named, self._rules.beside)]
+            )
+            return ReplacedPart(name, where, custom_node(below[0])) if below else None
         if inspect.getattr_static(type(module), name, _MISSING) is _MISSING:
             return None
         if fingerprint.is_own_method(module, name, value):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...common.code_digest import home_of, is_at_home, is_function, unwrap_chain
+from ...common.code_digest import home_of, is_at_home, is_function, nested, unwrap_chain
 from ...compiler.code.code_record import global_references, resolve
 from .watched_names import WatchedNames
 
@@ -47,14 +47,12 @@ def foreign_below(function: Any, names: WatchedNames, without: Collection[str] =
             if id(one) in seen or not is_at_home(one):
                 continue
             seen.add(id(one))
-            for path in global_references(one.__code__):
-                if path[0] in without:
-                    continue
-                full = f"{home_of(one)}:{'.'.join(path[: resolve(one.__globals__, path)[1]])}"
-                value = names.find(full)
-                if not is_function(value):
-                    continue
-                if not is_known(value, package):
+            attributes = sorted({name for code in nested(one.__code__) for name in code.co_names})
+            methods = ((f"torch:Tensor.{name}", names.watch(torch.Tensor, name)) for name in attributes)
+            paths = (path for path in global_references(one.__code__) if path[0] not in without)
+            called = (f"{home_of(one)}:{'.'.join(path[: resolve(one.__globals__, path)[1]])}" for path in paths)
+            for full, value in (*methods, *((full, names.find(full)) for full in called)):
+                if is_function(value) and not is_known(value, package):
                     yield full, value
-                elif is_inside:
+                elif is_function(value) and is_inside and home_of(next(unwrap_chain(value))).startswith(package):
                     pending.append(value)

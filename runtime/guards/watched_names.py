@@ -73,6 +73,11 @@ class WatchedNames:
                 self._absent.append((space, [name for name in values if name not in present]))
             self._held += present.values()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is watched."""
+        return not self._names
+
     def same(self) -> bool:
         """Tell whether they refer to the same objects still, and the others to nothing; not before `note`."""
         if not self._names:

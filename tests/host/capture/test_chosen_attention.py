@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ REPLACED = {
     "torch.bmm": ("attention_sub_quad",),
     "comfy.ldm.modules.attention.attention_split": ("attention_split",),
     "comfy.model_management.get_free_memory": (),
+    "torch.Tensor.unflatten": ("attention_sub_quad",),
 }
 
 
@@ -47,9 +48,10 @@ def test_what_exact_attention_calls_is_the_hosts(chosen: str, name: str, monkeyp
     attends = ChosenAttention(model, ("comfy",))
     assert attends.of_call({}) == "captured"
     home, _, attribute = name.rpartition(".")
-    own: Any = getattr(importlib.import_module(home), attribute)
+    owner: Any = pkgutil.resolve_name(home)
+    own: Any = getattr(owner, attribute)
     with monkeypatch.context() as patching:
-        patching.setattr(importlib.import_module(home), attribute, lambda *args, **kwargs: own(*args, **kwargs))
+        patching.setattr(owner, attribute, lambda *args, **kwargs: own(*args, **kwargs))
         choose()
         attends.look()
         assert attends.of_call({}) == ("called" if chosen in REPLACED[name] else "captured")

@@ -1,4 +1,4 @@
-"""Every function that runs in a block's call is replaced, one after the other, wherever a name leads to it."""
+"""Every function that runs in a model's call is replaced, one after the other, wherever a name leads to it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,20 @@ import torch
 from support.edits.subjects import Subject
 from support.scenes.judge import SAME, distance
 
-from onegraph.compiler.blocks.repeated import repeated_blocks
-
+_FOLDERS = ("comfy/ldm", "comfy/ops", "torch/nn", "torch/_tensor", "torch/functional")
 _OURS = ("onegraph", "support", "tests", "_pytest", "pytest")
 # By which torch calls operations from Python: graphs call none of them.
 _DISPATCH = ("torch._ops", "torch.overrides")
 
 
 def that_run(model: Subject) -> list[CodeType]:
-    """The code of the functions that run in calls of blocks, of each name one, sorted."""
+    """The code of the functions of models and of torch that run in an uncompiled run, in a lasting order."""
     profile = cProfile.Profile(subcalls=False, builtins=False)
-    with contextlib.ExitStack() as undone:
-        for block in repeated_blocks(model.module).values():
-            before = block.register_forward_pre_hook(lambda *args: profile.enable())
-            after = block.register_forward_hook(lambda *args: profile.disable())
-            undone.callback(before.remove)
-            undone.callback(after.remove)
+    with profile:
         model.eager(None, lambda: None)
     codes = [entry.code for entry in profile.getstats() if isinstance(entry.code, CodeType)]
-    return sorted(codes, key=lambda one: (one.co_filename, one.co_firstlineno))
+    found = [one for one in codes if any(folder in one.co_filename for folder in _FOLDERS)]
+    return sorted(found, key=lambda one: (one.co_filename, one.co_firstlineno))
 
 
 def names_of(code: CodeType) -> Iterator[tuple[Any, str, FunctionType]]:
@@ -65,24 +60,27 @@ def replacing(function: FunctionType) -> Any:
     return replaced
 
 
-def test_what_replaces_a_function_is_served(transformer: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, run = transformer.eager(None, lambda: None), transformer.compiled()
+@pytest.mark.parametrize(
+    "component",
+    ["transformer", *(pytest.param(one, marks=pytest.mark.full) for one in ("unet", "net", "decoder", "encoder"))],
+)
+def test_what_replaces_a_function_is_served(component: str, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, run = subject.eager(None, lambda: None), subject.compiled()
     assert distance(run(None, lambda: None), usual) < SAME
     wrong, shown = [], 0
-    for code in that_run(transformer):
+    for code in that_run(subject):
         with monkeypatch.context() as patching:
             for owner, name, function in names_of(code):
                 with contextlib.suppress(TypeError):  # of a class that nobody can change
                     patching.setattr(owner, name, replacing(function))
             try:
-                wanted = transformer.eager(None, lambda: None)
+                wanted = subject.eager(None, lambda: None)
             except Exception:  # the model cannot do with such a result
                 continue
             found = run(None, lambda: None)
         shown += distance(wanted, usual) > SAME
         if not distance(found, wanted) < SAME:
-            wrong.append(f"{code.co_filename}:{code.co_name} ({transformer.report().text()})")
+            wrong.append(f"{code.co_filename}:{code.co_name} ({subject.report().text()})")
     assert not wrong
     assert shown >= 20
     assert distance(run(None, lambda: None), usual) < SAME
-    assert transformer.report().blocks.calls
