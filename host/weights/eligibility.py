@@ -26,7 +26,8 @@ _PLACEMENT = (
 )  # fmt: skip
 _FUNCTIONS = "weight_function", "bias_function"
 _ATTENTION = "comfy.ldm.modules.attention"
-BESIDE = frozenset({"model_management"})  # what attention functions ask of it says how to compute, and not what
+# What functions ask of these says where weights are and how to compute, and not what.
+BESIDE = frozenset({"model_management", "comfy_aimdo"})
 
 
 def is_placement(attribute: str) -> bool:

@@ -176,7 +176,7 @@ class KeptModulation:
         """
         if self._source is None or self._steps > _LOOKS or not timesteps or _has_functions(kwargs.get(OPTIONS)):
             return
-        if not is_as_written(model, lambda module: block_of(module) is not None):
+        if not is_as_written(model, lambda module: block_of(module) is not None, self._client.rules().beside):
             return
         try:
             looking = LookAhead(model, args, kwargs, timesteps, self._client.packages)

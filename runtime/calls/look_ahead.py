@@ -6,7 +6,7 @@ A prediction: what is computed by it is kept by the bits of what a block was giv
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -44,12 +44,17 @@ class _Stopping:
         raise _FirstBlock(block, parameters_of(cls, method).bind(args, kwargs))
 
 
-def is_as_written(model: torch.nn.Module, is_block: Callable[[torch.nn.Module], bool]) -> bool:
+def is_as_written(
+    model: torch.nn.Module, is_block: Callable[[torch.nn.Module], bool], beside: Collection[str] = ()
+) -> bool:
     """Whether what a model calls before its first block is of its own package, torch's or a library's: others may count
     calls.
 
     Looked at are the classes of its modules, their methods, functions on the modules themselves, and what all of these
     name, but for hooks, which whoever knows the timesteps looks at.
+
+    Args:
+        beside: see `Rules`.
     """
     package = type(model).__module__.partition(".")[0]
     named: list[Any] = []
@@ -67,7 +72,7 @@ def is_as_written(model: torch.nn.Module, is_block: Callable[[torch.nn.Module], 
             if base not in (object, torch.nn.Module) and not all(code_guard.is_own_method(base, name) for name in own):
                 return False
             named += [vars(base)[name] for name in own if base.__module__.partition(".")[0] == package]
-    return _names_nobody_else(named, package)
+    return _names_nobody_else(named, package, beside)
 
 
 def _is_known(cls: type, package: str) -> bool:
@@ -76,7 +81,7 @@ def _is_known(cls: type, package: str) -> bool:
     return cls.__module__.partition(".")[0] == package or home.startswith(LIBRARIES)
 
 
-def _names_nobody_else(values: list[Any], package: str) -> bool:
+def _names_nobody_else(values: list[Any], package: str, beside: Collection[str]) -> bool:
     """Whether all functions and classes among some values are a package's or a library's, and so is what the package's
     functions name."""
     pending, seen = [*values], set[tuple[str, CodeType]]()  # equal code of another file names other things
@@ -92,7 +97,8 @@ def _names_nobody_else(values: list[Any], package: str) -> bool:
         for one in functions:
             if home_of(one).partition(".")[0] == package and (home_of(one), one.__code__) not in seen:
                 seen.add((home_of(one), one.__code__))
-                pending += [resolve(one.__globals__, path)[0] for path in global_references(one.__code__)]
+                paths = [path for path in global_references(one.__code__) if path[0] not in beside]
+                pending += [resolve(one.__globals__, path)[0] for path in paths]
     return True
 
 
