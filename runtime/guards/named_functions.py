@@ -26,6 +26,15 @@ def is_known(function: Any, package: str) -> bool:
     )
 
 
+def _belongs(function: Any, full: str, package: str) -> bool:
+    """Tell whether a library's function has its own name, or one of its own package's: another one was put there."""
+    owner, _, path = full.partition(":")
+    name = path.rpartition(".")[2]
+    outermost = next(unwrap_chain(function))
+    home = home_of(outermost).partition(".")[0]
+    return home == package or outermost.__name__ == name or home in (owner.partition(".")[0], path.partition(".")[0])
+
+
 def foreign_below(function: Any, names: WatchedNames, without: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
     """Yield the functions of others that a package's function names, or that those name which it calls.
 
@@ -52,7 +61,7 @@ def foreign_below(function: Any, names: WatchedNames, without: Collection[str] =
             paths = (path for path in global_references(one.__code__) if path[0] not in without)
             called = (f"{home_of(one)}:{'.'.join(path[: resolve(one.__globals__, path)[1]])}" for path in paths)
             for full, value in (*methods, *((full, names.find(full)) for full in called)):
-                if is_function(value) and not is_known(value, package):
+                if is_function(value) and not (is_known(value, package) and _belongs(value, full, package)):
                     yield full, value
                 elif is_function(value) and is_inside and home_of(next(unwrap_chain(value))).startswith(package):
                     pending.append(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 from typing import Any
 
+import einops
 import pytest
 from headless import host
 from support.models import dits
@@ -23,14 +24,22 @@ REPLACED = {
 }
 
 
+# What an installed library has instead, as SageAttention is put in the place of torch's.
+LIBRARYS = {"torch.nn.functional.scaled_dot_product_attention", "comfy.ops.scaled_dot_product_attention", "torch.bmm"}
+
+
 @pytest.fixture(autouse=True)
 def booted() -> None:
     host.boot()
 
 
-@pytest.mark.parametrize("name", REPLACED)
+@pytest.mark.parametrize(
+    ("name", "librarys"), [*((name, False) for name in REPLACED), *((name, True) for name in sorted(LIBRARYS))]
+)
 @pytest.mark.parametrize("chosen", EXACT)
-def test_what_exact_attention_calls_is_the_hosts(chosen: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_exact_attention_calls_is_the_hosts(
+    chosen: str, name: str, librarys: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from comfy.ldm.modules import attention
 
     from onegraph.host.capture.attention import ChosenAttention
@@ -51,7 +60,8 @@ def test_what_exact_attention_calls_is_the_hosts(chosen: str, name: str, monkeyp
     owner: Any = pkgutil.resolve_name(home)
     own: Any = getattr(owner, attribute)
     with monkeypatch.context() as patching:
-        patching.setattr(owner, attribute, lambda *args, **kwargs: own(*args, **kwargs))
+        other = einops.rearrange if librarys else lambda *args, **kwargs: own(*args, **kwargs)
+        patching.setattr(owner, attribute, other)
         choose()
         attends.look()
         assert attends.of_call({}) == ("called" if chosen in REPLACED[name] else "captured")
