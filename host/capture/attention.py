@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from ...compiler.blocks.attention import StandIn
-from ...runtime.guards.named_functions import foreign_below, is_known
+from ...runtime.guards.code_guard import is_defined_in
+from ...runtime.guards.named_functions import foreign_below
 from ...runtime.guards.watched_names import WatchedNames
 from ...signature.call_rules import Attention
 from ..comfyui import contract
@@ -65,7 +66,7 @@ class ChosenAttention:
         if self._before != chosen.keys() or not self._named.same():
             self._named, self._before = WatchedNames(), {*chosen}
             foreign = [one for function in chosen.values() for one in foreign_below(function, self._named, BESIDE)]
-            self._foreign = bool(foreign) or not all(is_known(one, "comfy") for one in chosen.values())
+            self._foreign = bool(foreign) or not all(is_defined_in(one, "comfy") for one in chosen.values())
             self._named.note()
         return self._foreign
 

@@ -25,7 +25,12 @@ REPLACED = {
 
 
 # What an installed library has instead, as SageAttention is put in the place of torch's.
-LIBRARYS = {"torch.nn.functional.scaled_dot_product_attention", "comfy.ops.scaled_dot_product_attention", "torch.bmm"}
+LIBRARYS = {
+    "torch.nn.functional.scaled_dot_product_attention",
+    "comfy.ops.scaled_dot_product_attention",
+    "torch.bmm",
+    "comfy.ldm.modules.attention.attention_split",
+}
 
 
 @pytest.fixture(autouse=True)
