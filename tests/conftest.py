@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import shutil
 import signal
@@ -36,6 +37,15 @@ for name, value in warm.SETTINGS.items():
 # Ignored signals are inherited, and nohup ignores this one: tests that send it would wait for processes that live on.
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_report_header() -> str:
+    """For which instruction sets graphs are compiled in this run, which differs between machines."""
+    if importlib.util.find_spec("torch") is None:
+        return "without torch"
+    import torch
+
+    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"
 
 
 def pytest_unconfigure() -> None:

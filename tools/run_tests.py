@@ -69,6 +69,7 @@ class Outcome:
 
     Attributes:
         cpu_seconds: of its processes, compilers and servers too.
+        unpassed: a line for each test that did not pass.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Outcome:
     seconds: float
     cpu_seconds: float = 0.0
     trouble: str = ""
+    unpassed: tuple[str, ...] = ()
 
     @property
     def good(self) -> bool:
@@ -96,6 +98,19 @@ def counts(report: Path) -> tuple[int, int, int]:
 
     failed, skipped = total("failures") + total("errors"), total("skipped")
     return max(total("tests") - failed - skipped, 0), failed, skipped
+
+
+def unpassed(report: Path) -> list[str]:
+    """Return a line for each test of a junit file that did not pass: its name, and the first line of why."""
+    try:
+        cases = [*ElementTree.parse(report).getroot().iter("testcase")]
+    except (OSError, ElementTree.ParseError):
+        return []
+    ends = [(case, end) for case in cases for end in (*case.findall("failure"), *case.findall("error"))]
+    return [
+        f"{case.get('classname')}::{case.get('name')}: {(end.get('message') or '').partition(chr(10))[0][:300]}"
+        for case, end in ends
+    ]
 
 
 def judge(layer: str, code: int, passed: int, failed: int, skipped: int) -> str:
@@ -161,7 +176,8 @@ def run_layer(
     trouble = judge(layer, code, passed, failed, skipped)
     if trouble:
         failed = max(failed, 1)  # the test that it died in, or that it should have had, counts in the totals
-    return Outcome(layer, passed, failed, skipped, time.monotonic() - began, cpu_seconds, trouble)
+    seconds = time.monotonic() - began
+    return Outcome(layer, passed, failed, skipped, seconds, cpu_seconds, trouble, tuple(unpassed(report)))
 
 
 def layer_environment(graphs: Path, threads: int | None) -> dict[str, str]:
@@ -315,7 +331,8 @@ def main(arguments: list[str] | None = None) -> int:
         outcomes = run_layers(chosen, options.full, words[split + 1 :])
     outcomes = [*(one.result() for one in checked), *outcomes]
     width = min(shutil.get_terminal_size().columns, 80)
-    print("\n" + "=" * width + "\n" + table(outcomes), flush=True)
+    lines = [line for one in outcomes for line in one.unpassed]
+    print("\n".join(["", "=" * width, *lines, table(outcomes)]), flush=True)
     return 0 if chosen and all(one.good for one in outcomes) else 1
 
 

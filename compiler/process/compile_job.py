@@ -237,6 +237,9 @@ def _check(built: _Built, runner: Runner, inputs: Inputs) -> tuple[tuple[TensorM
     runner.bind({name: torch.ones_like(value) if value.numel() == 1 else value for name, value in values})
     with attention.attending(attention.Zeros()):
         output = runner(*inputs)
-    if not is_finite(output):
-        raise CompileError("The finished graph returned values that are not finite for zero weights.")
+        if not is_finite(output):
+            later = "but finite ones" if is_finite(runner(*inputs)) else "and again"
+            raise CompileError(
+                f"The finished graph returned values that are not finite for zero weights, {later} when run once more."
+            )
     return tuple(TensorMeta.of(name, built.weights[name]) for name in names), len(tensors_of(output))

@@ -18,6 +18,7 @@ from onegraph.backends.inductor.plan import RegionPlan, Step
 from onegraph.backends.inductor.repetition import CompileTime
 from onegraph.common.outputs import output_of
 from onegraph.compiler import export
+from onegraph.runtime.graphs.faithfulness import relative_l2
 
 REGION_COSTS = 60
 
@@ -253,7 +254,7 @@ def test_what_crosses_has_the_layout_that_its_readers_are_compiled_for(
         values = [node.meta["val"] for node in traced.graph.output_node().args[0]]
         made.update(zip(step.outputs, [str(value.stride()) for value in values], strict=True))
     assert read >= count - 1
-    x = torch.randn(2, 8, 5, 7)
+    x = torch.randn(2, 8, 5, 7, generator=torch.Generator().manual_seed(count))
     values = {0: x}
     for step in plan.steps:
         region = modules[step.region_type]
@@ -261,4 +262,4 @@ def test_what_crosses_has_the_layout_that_its_readers_are_compiled_for(
             setattr(region, f"w{number}", decoder.state_dict[name])
         values.update(zip(step.outputs, region(*(values[number] for number in step.inputs)), strict=True))
     expected = decoder.module()(x)
-    torch.testing.assert_close(values[plan.results[0]], expected)
+    assert relative_l2(values[plan.results[0]], expected) < 1e-5  # a value read in another layout: 1.3
