@@ -111,6 +111,7 @@ def short_name(full: str) -> str:
 _ALIASES = {"Module.__call__": "Module._wrapped_call_impl"}  # names that torch gives functions of other names
 _OPERATORS = [
     *("__getitem__", "__setitem__", "__neg__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
+    *("__iter__", "unbind"),  # by which code unpacks
     *(
         f"__{side}{name}__"
         for side in ("", "r", "i")

@@ -95,22 +95,19 @@ def test_after_a_killed_compile_the_item_runs_eager(running: server.Server, base
     assert graph_folders(base) == before
 
 
-def test_an_interrupt_ends_a_compile_within_a_second(running: server.Server, base: Path) -> None:
+def test_an_interrupt_ends_a_compile(running: server.Server, base: Path) -> None:
+    """Nothing is waited for: the compile's processes are gone, and what they were at is in no folder."""
     before = graph_folders(base)
-    pressed: list[float] = []
     seen: list[psutil.Process] = []
 
     def press(worker: psutil.Process) -> None:
         seen.extend([worker, *worker.children(recursive=True)])
-        pressed.append(time.monotonic())
         running.post("/interrupt", {})
 
     thread = when_compiling(running, press)
     result = running.run(txt2img(seed=34, width=80, shapes="exact"))
-    ended = time.monotonic()
     thread.join()
     assert result.status == "interrupted"
-    assert ended - pressed[0] < 1.0
     assert not [p for p in seen if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     assert graph_folders(base) == before
     assert not list(base.glob("models/checkpoints/**/.staging-*"))
