@@ -19,8 +19,8 @@ older-torch: setup  ## another torch, for the tests of graphs that several versi
 	@$(VENV_PYTHON) -m pip install -q --no-deps --require-hashes --upgrade --target build/torch-older -r requirements/older-torch.lock
 	@ln -sfn $$(realpath .venv/lib/python3*/site-packages/nvidia) build/torch-older/nvidia  # CUDA's libraries, which torch loads
 
-test-full: older-torch  ## the same with all repetitions and second backends of long tests
-	@$(VENV_PYTHON) tools/run_tests.py --full
+test-full: older-torch  ## the same with all repetitions and second backends of long tests (SHARE=1/8)
+	@$(VENV_PYTHON) tools/run_tests.py --full $(if $(SHARE),-- --share $(SHARE))
 
 test-host: setup  ## the tests that need ComfyUI, against yours (COMFYUI_PATH=/your/ComfyUI)
 	@$(VENV_PYTHON) tools/test_host.py

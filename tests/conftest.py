@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +41,20 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--share", metavar="N/M", type=share, help="of all tests the N-th of M shares, which differ in none"
+    )
+
+
+def share(text: str) -> tuple[int, int]:
+    """Read `N/M`. Raises ValueError."""
+    number, shares = map(int, text.split("/"))
+    if not 1 <= number <= shares:
+        raise ValueError(f"{text} is none of {shares} shares")
+    return number, shares
+
+
 def pytest_report_header() -> str:
     """For which instruction sets graphs are compiled in this run, which differs between machines."""
     if importlib.util.find_spec("torch") is None:
@@ -63,10 +79,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with the name of its layer, the folder below tests/."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test with the name of its layer, the folder below tests/, and leave out what is of other shares."""
     for item in items:
         item.add_marker(item.path.relative_to(TESTS).parts[0])
+    if config.getoption("--share") is not None:
+        number, shares = config.getoption("--share")
+        own = [zlib.crc32(item.nodeid.encode()) % shares == number - 1 for item in items]
+        config.hook.pytest_deselected(items=[item for item, is_own in zip(items, own, strict=True) if not is_own])
+        items[:] = itertools.compress(items, own)
 
 
 @pytest.fixture(scope="session")

@@ -113,10 +113,14 @@ def unpassed(report: Path) -> list[str]:
     ]
 
 
-def judge(layer: str, code: int, passed: int, failed: int, skipped: int) -> str:
-    """Describe what is wrong with a layer beyond its failed tests; empty when nothing is."""
+def judge(layer: str, code: int, passed: int, failed: int, skipped: int, shared: bool = False) -> str:
+    """Describe what is wrong with a layer beyond its failed tests; empty when nothing is.
+
+    Args:
+        shared: whether a share of its tests was asked for, which may have none of them.
+    """
     if code == NO_TEST_COLLECTED or (code == 0 and passed == 0):
-        return "" if layer in MAY_SKIP_ALL and skipped else "ran no test"
+        return "" if shared or (layer in MAY_SKIP_ALL and skipped) else "ran no test"
     if code == 0 or (code == 1 and failed):
         return ""
     return f"killed by signal {-code}" if code < 0 else f"pytest ended with status {code}"
@@ -173,7 +177,7 @@ def run_layer(
     if threads is not None:
         print(f"{title}\n{log.read_text(errors='replace')}", flush=True)
     passed, failed, skipped = counts(report)
-    trouble = judge(layer, code, passed, failed, skipped)
+    trouble = judge(layer, code, passed, failed, skipped, "--share" in extra)
     if trouble:
         failed = max(failed, 1)  # the test that it died in, or that it should have had, counts in the totals
     seconds = time.monotonic() - began
