@@ -84,18 +84,7 @@ def run(job: Job, staging: Path, pool: WorkerPool, report: Report) -> Done:
         assert isinstance(backend, Rebuilds)
         built = _Built(backend.rebuild(job.rebuild_from, inputs, staging), weights)
     report(Stage("checking"))
-    runner = backend.load(staging, device)
-    constants, outputs = _check(built, runner, inputs)
-    # From here on nothing that goes wrong makes the graph worse than it is.
-    signature = None if built.signature is None else built.signature.to_json()
-    checked = Checked(tuple(built.files), constants, built.code, outputs, signature)
-    report(checked)
-    return Done(**vars(checked), cuda_graphs=_can_be_captured(runner, inputs))
-
-
-def _can_be_captured(runner: Runner, inputs: Inputs) -> bool:
-    with attention.attending(attention.Zeros()):  # which some graphs of blocks call
-        return runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
+    return _check(built, backend.load(staging, device), inputs, report)
 
 
 def compile_for_absent(job: Job, staging: Path, report: Report) -> Done:
@@ -134,11 +123,7 @@ def _check_only(job: Job, staging: Path, backend: Backend, inputs: Inputs, repor
         runner = backend.load(staging, inputs[0].device)
     except (LoadError, ImportError) as error:  # its files are right: what it lacks is here
         raise CompileError(str(error), lasting=False) from error
-    built = _Built([*job.check_only], zeros(job.constants, inputs[0].device))
-    constants, outputs = _check(built, runner, inputs)
-    checked = Checked(job.check_only, constants, outputs=outputs)
-    report(checked)
-    return Done(**vars(checked), cuda_graphs=_can_be_captured(runner, inputs))
+    return _check(_Built([*job.check_only], zeros(job.constants, inputs[0].device)), runner, inputs, report)
 
 
 def _compile(
@@ -218,11 +203,8 @@ def _all_read(names: Sequence[str], built: _Built) -> Sequence[str]:
     return names
 
 
-def _check(built: _Built, runner: Runner, inputs: Inputs) -> tuple[tuple[TensorMeta, ...], int]:
-    """Run the finished graph once, here where a crash costs nothing.
-
-    Returns:
-        The weights that it reads, and how many tensors it returns.
+def _check(built: _Built, runner: Runner, inputs: Inputs, report: Report) -> Done:
+    """Run the finished graph once, here where a crash costs nothing, and try whether the call can be captured.
 
     Raises:
         CompileError: the graph does not read exactly the weights that it uses, or computes no finite values.
@@ -232,14 +214,21 @@ def _check(built: _Built, runner: Runner, inputs: Inputs) -> tuple[tuple[TensorM
     if unknown:
         raise CompileError(f"The graph wants {sorted(unknown)[0]}, which is no weight of the model.")
     _all_read(names, built)
-    # Models divide by numbers such as a VAE's scale.
-    values = ((name, built.weights[name]) for name in names)
-    runner.bind({name: torch.ones_like(value) if value.numel() == 1 else value for name, value in values})
-    with attention.attending(attention.Zeros()):
+    # Models divide by numbers such as a VAE's scale. A runner knows addresses alone: all live until the last call.
+    zeros_or_one = ((name, built.weights[name]) for name in names)
+    weights = {name: torch.ones_like(value) if value.numel() == 1 else value for name, value in zeros_or_one}
+    runner.bind(weights)
+    with attention.attending(attention.Zeros()):  # which some graphs of blocks call
         output = runner(*inputs)
         if not is_finite(output):
             later = "but finite ones" if is_finite(runner(*inputs)) else "and again"
             raise CompileError(
                 f"The finished graph returned values that are not finite for zero weights, {later} when run once more."
             )
-    return tuple(TensorMeta.of(name, built.weights[name]) for name in names), len(tensors_of(output))
+        constants = tuple(TensorMeta.of(name, value) for name, value in weights.items())
+        signature = None if built.signature is None else built.signature.to_json()
+        checked = Checked(tuple(built.files), constants, built.code, len(tensors_of(output)), signature)
+        report(checked)
+        # From here on nothing that goes wrong makes the graph worse than it is.
+        capturable = runner.cuda_graphs is not None and runner.cuda_graphs.try_out(*inputs)
+    return Done(**vars(checked), cuda_graphs=capturable)
