@@ -42,9 +42,7 @@ if hasattr(signal, "SIGHUP"):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--share", metavar="N/M", type=share, help="of all tests the N-th of M shares, which differ in none"
-    )
+    parser.addoption("--share", metavar="N/M", type=share, help="the N-th of M shares of all tests")
 
 
 def share(text: str) -> tuple[int, int]:

@@ -177,7 +177,8 @@ def run_layer(
     if threads is not None:
         print(f"{title}\n{log.read_text(errors='replace')}", flush=True)
     passed, failed, skipped = counts(report)
-    trouble = judge(layer, code, passed, failed, skipped, "--share" in extra)
+    shared = any(word.startswith("--share") for word in extra)
+    trouble = judge(layer, code, passed, failed, skipped, shared)
     if trouble:
         failed = max(failed, 1)  # the test that it died in, or that it should have had, counts in the totals
     seconds = time.monotonic() - began

@@ -262,4 +262,4 @@ def test_what_crosses_has_the_layout_that_its_readers_are_compiled_for(
             setattr(region, f"w{number}", decoder.state_dict[name])
         values.update(zip(step.outputs, region(*(values[number] for number in step.inputs)), strict=True))
     expected = decoder.module()(x)
-    assert relative_l2(values[plan.results[0]], expected) < 1e-5  # a value read in another layout: 1.3
+    assert relative_l2(values[plan.results[0]], expected) < 1e-6  # a value read in another layout: 1.3
