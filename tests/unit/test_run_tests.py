@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +50,18 @@ def test_only_a_share_of_a_layer_may_have_no_test() -> None:
     assert run_tests.judge("unit", none, 0, 0, 0) == "ran no test"
     assert run_tests.judge("unit", none, 0, 0, 0, shared=True) == ""
     assert run_tests.judge("unit", -9, 0, 0, 0, shared=True) == "killed by signal 9"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there, nothing is ended")
+def test_a_layer_ends_when_it_prints_nothing_however_long_it_takes(tmp_path: Path) -> None:
+    environ = dict(os.environ)
+    with (tmp_path / "log").open("wb") as out:
+        code, _ = run_tests.run_process(["sleep", "600"], environ, out, quiet=0.2)
+        assert code == -signal.SIGABRT
+        talking = "for one in $(seq 60); do echo $one; sleep 0.1; done"
+        code, _ = run_tests.run_process(["sh", "-c", talking], environ, out, quiet=5.0)
+    assert code == 0
+    assert (tmp_path / "log").read_text().split() == [str(one) for one in range(1, 61)]
 
 
 def test_shares_are_all_tests_and_none_twice(request: pytest.FixtureRequest) -> None:
