@@ -30,7 +30,7 @@ INPUT_SIDE = 128  # of the image for img2img: the encoder is a full-size one, wh
 TIMES = 3  # that the VAE is measured, uncompiled and compiled
 INPUT_IMAGES = [f"onegraph_demo_{number}.png" for number in range(1, TIMES + 1)]
 VIDEO = BACKEND != "oneflow" and os.environ.get("VIDEO") == "1"
-WORDS, TOKENS = "a lighthouse at dusk", 64  # of a text: how it begins, and how long it is
+WORDS, TOKENS = "a lighthouse at dusk", 256  # of a text: how it begins, and how long it is
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 

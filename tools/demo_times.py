@@ -9,6 +9,8 @@ from typing import Any
 
 from headless import server, workflows
 
+BINDING = 2  # first tokens of a text, by which its weights are bound
+
 
 class Times:
     """By component, `eager` and `compiled`: ms of each step, or of each image of the VAE."""
@@ -29,11 +31,18 @@ class Times:
 
 
 def of_media(outcome: server.Outcome) -> dict[str, list[float]]:
-    """Milliseconds of a video's decode and of each token of a text, where the queue item had one."""
+    """Milliseconds of a video's decode and of a text's tokens, where the queue item had one.
+
+    ComfyUI tells of progress ten times a second at most: what lies between two messages are several tokens.
+    """
     decoded = outcome.seconds_of.get("decode")
-    written = [seconds for _, _, seconds, node in outcome.ticks if node == "write"]
-    tokens = [1e3 * (after - before) for before, after in itertools.pairwise(written)]
-    return {"video": [1e3 * decoded] if decoded else [], "text": tokens[2:]}  # by which weights are bound
+    written = [(value, seconds) for value, _, seconds, node in outcome.ticks if node == "write" and value > BINDING]
+    tokens = [
+        1e3 * (after - before) / (value - earlier)
+        for (earlier, before), (value, after) in itertools.pairwise(written)
+        if value > earlier
+    ]
+    return {"video": [1e3 * decoded] if decoded else [], "text": tokens}
 
 
 def steps(

@@ -58,8 +58,8 @@ FULL_ONLY = frozenset({"windows"})  # layers that run when all is to run, or whe
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 FULL = {"fuzz": ("--fuzz-cases", "60")}  # what pytest is given before other arguments when everything is to run
 NO_TEST_COLLECTED = 5  # pytest's exit status
-# Seconds in which a layer beside others prints nothing: one that hangs would hide the results of all. As a test that shows
-# no sign ends earlier (pyproject.toml), this is for what its alarm cannot end.
+# Seconds in which a layer beside others prints nothing: one that hangs would hide the results of all. A test that shows
+# no sign ends earlier (pyproject.toml); this is for what its alarm cannot end.
 QUIET = 3600.0
 
 

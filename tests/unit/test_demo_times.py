@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from demo_times import Times, steps
+import pytest
+from demo_times import Times, of_media, steps
 from headless import server
 
 
@@ -17,6 +18,12 @@ def test_steps_are_the_times_between_a_samplers_ticks() -> None:
     ]  # fmt: skip
     took = steps(prompt, server.Outcome("success", ticks=ticks), lambda link: str(link[0]))
     assert took == {"1": [500.0], "2": [250.0, 500.0]}
+
+
+def test_a_texts_message_of_progress_stands_for_all_tokens_since_the_last() -> None:
+    ticks = [(1, 64, 3.0, "write"), (3, 64, 5.0, "write"), (23, 64, 5.1, "write"), (64, 64, 5.51, "write")]
+    outcome = server.Outcome("success", ticks=[*ticks, (64, 64, 5.6, "write"), (5, 9, 6.0, "another")])
+    assert of_media(outcome) == {"video": [], "text": pytest.approx([5.0, 10.0])}
 
 
 def test_one_slow_step_among_several_changes_no_speed() -> None:
