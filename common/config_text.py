@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import enum
 import functools
+import hashlib
 import inspect
 import operator
 import sys
-from collections.abc import Iterable, Iterator
-from types import FunctionType, MethodType, SimpleNamespace
+from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from types import FunctionType, MappingProxyType, MethodType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,6 +23,8 @@ from .code_digest import bytecode_digest
 
 _SCALARS = (bool, int, float, complex, str, bytes, range, type(None), torch.dtype)
 _CONTAINERS = (list, dict, set, SimpleNamespace)
+_COLLECTIONS = (deque, OrderedDict, defaultdict, Counter, ChainMap, MappingProxyType)  # besides
+_NUMBERS = (array.array, bytearray, Decimal, Fraction)
 _DEPTH = 3  # objects within each other that are looked into
 _MADE_OF_MORE = (torch.Tensor, torch.nn.Module, torch.Generator, list, tuple, dict, set, frozenset, BaseException)
 
@@ -42,8 +49,8 @@ def describe(value: Any) -> str | None:
 
 
 def is_empty(value: Any) -> bool:
-    """Tell whether a value is an empty dictionary or set."""
-    return type(value) in (dict, set) and not value
+    """Tell whether a value is an empty dictionary or set, or one of their like."""
+    return type(value) in (dict, set, *_COLLECTIONS) and not value
 
 
 def _text(value: Any, depth: int = 0, inside: bool = False) -> str | None:
@@ -64,13 +71,34 @@ def _text(value: Any, depth: int = 0, inside: bool = False) -> str | None:
         return _whole(f"{_name(type(value))}({{}})", fields)
     if type(value) is functools.partial:
         return _whole("partial({})", (_text(value.func, depth), below(value.args), below(value.keywords)))
+    if type(value) in _NUMBERS:
+        return repr(value)
+    if type(value) in _COLLECTIONS:
+        return _collection(value, below)
     if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
         return f"{value.dtype}({value.item()!r})"
+    if _is_array(value):
+        return f"{value.dtype.str}{value.shape}({hashlib.blake2b(value.tobytes(), digest_size=16).hexdigest()})"
     if isinstance(value, MethodType) and is_object(value.__self__):
         return f"{_name(value)} of {_object(value.__self__, depth, inside=False)}"
     if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
         return _name(value) if _is_what_its_name_says(value) else f"another {_name(value)} {bytecode_digest(value)}"
     return _object(value, depth, inside) if is_object(value) else None
+
+
+def _collection(value: Any, below: Callable[[Any], str | None]) -> str | None:
+    about = [below(getattr(value, name)) for name in ("maxlen", "default_factory") if hasattr(value, name)]
+    if isinstance(value, Mapping) and type(value) is not ChainMap:
+        texts = [_pair(below(key), below(one)) for key, one in value.items()]
+    else:
+        texts = [*map(below, value.maps if type(value) is ChainMap else value)]
+    return _whole(f"{_name(type(value))}({{}})", [*about, *texts])
+
+
+def _is_array(value: Any) -> bool:
+    """Tell whether a value is an array of numpy's that holds numbers alone; numpy need not be there."""
+    cls = type(value)
+    return (cls.__module__, cls.__qualname__) == ("numpy", "ndarray") and not value.dtype.hasobject
 
 
 def _is_what_its_name_says(value: Any) -> bool:
@@ -93,7 +121,8 @@ def is_object(value: Any) -> bool:
 
 
 def holds_object(value: Any) -> bool:
-    """Tell whether a plain value is such an object or holds one: then it may equal what it was, and be another."""
+    """Tell whether a plain value is such an object, or one of Python's and numpy's that is not simply compared with a
+    copy, or holds one: then it may equal what it was, and be another."""
     try:
         return _holds_object(value)
     except RecursionError:  # it contains itself
@@ -109,6 +138,8 @@ def _holds_object(value: Any) -> bool:
         return any(map(_holds_object, vars(value).values()))
     if type(value) is functools.partial:
         return any(map(_holds_object, (value.func, value.args, value.keywords)))
+    if type(value) in (array.array, bytearray, *_COLLECTIONS) or _is_array(value):
+        return True
     return is_object(value.__self__ if isinstance(value, MethodType) else value)
 
 
@@ -121,6 +152,9 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
             full = f"_{cls.__name__.lstrip('_')}{name}" if is_private else name
             if name not in ("__dict__", "__weakref__") and hasattr(value, full):
                 yield full, getattr(value, full)
+        for name, one in list(vars(cls).items()):  # what all objects of the class share
+            if isinstance(one, (*_SCALARS, list, dict, set, tuple)) and not name.startswith("__"):
+                yield f"{cls.__qualname__}.{name}", one
 
 
 def _field_text(value: Any, depth: int) -> str | None:
@@ -143,6 +177,8 @@ def _object(value: Any, depth: int, inside: bool) -> str | None:
 
 def may_change_in_place(value: Any) -> bool:
     """Tell whether a plain value may change and stay the same object. It equals a copy until it does."""
+    if isinstance(value, tuple):
+        return any(map(may_change_in_place, value))
     return type(value) in _CONTAINERS or (
         _is_record(value) and inspect.getattr_static(type(value), "__eq__") is not object.__eq__
     )

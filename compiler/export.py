@@ -8,12 +8,22 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from ..common.errors import CaptureError, in_brief
 from ..signature.call_tree import UnknownArgumentError
 from ..signature.declared import Dim, ShapeRange
 from ..signature.option_reads import UnreadableOptionsError
 from ..signature.rule import Rule
+from .composite_weights import PLAIN
+
+# Functions that ask nothing of a tensor's numbers. A property, such as its dtype, is read by `__get__`.
+_OF_ITS_FORM = frozenset({
+    "__get__", "__len__", "__hash__", "dim", "ndimension", "size", "stride", "storage_offset", "numel", "nelement",
+    "element_size", "get_device", "is_contiguous", "is_floating_point", "is_complex", "is_tensor", "is_inference",
+    "to", "type_as", "expand_as", "view_as", "reshape_as", "new_empty", "new_zeros", "new_ones", "new_full",
+    "result_type", "promote_types", "can_cast", "finfo", "iinfo",
+})  # fmt: skip
 
 
 def example_inputs(
@@ -127,11 +137,12 @@ def exported(
         settings: further ones of torch.export.
 
     Raises:
-        CaptureError: its code branches on a size or a value, makes constants, or draws random numbers.
+        CaptureError: its code branches on a size or a value, makes constants or reads them, or draws random numbers.
         UnreadableOptionsError, UnknownArgumentError: it does what no graph can stand for.
     """
+    strangers = _StrangersRead()
     try:
-        with torch.no_grad(), around():
+        with torch.no_grad(), around(), strangers.calls_of(module):
             program = torch.export.export(module, inputs, strict=False, dynamic_shapes=dimensions, **settings)
     except (UnreadableOptionsError, UnknownArgumentError):
         raise
@@ -144,10 +155,59 @@ def exported(
         raise CaptureError(
             f"The {what}'s code makes a constant tensor ({lifted[0]}) that is no weight; it runs uncompiled instead."
         )
+    if strangers.by:
+        raise CaptureError(
+            f"The {what}'s code reads a tensor that is no weight (in {strangers.by}); it runs uncompiled instead."
+        )
     if drawing := next(_random_operations(program), None):
         # Others than eager's; and those that come after it would be others, too.
         raise CaptureError(f"The {what} draws random numbers ({drawing}); it runs uncompiled instead.")
     return program
+
+
+class _StrangersRead(TorchFunctionMode):
+    """Notes which function a module's code calls with a tensor that is neither an input nor a weight.
+
+    A graph would have such a tensor's numbers in it for good: those of the zeros that the compiling process has in its
+    place. Where it is computed with, export tells; what is read of it as Python's numbers, or as a size, only this. In
+    place of inputs and weights, export has tensors of its own.
+
+    Attributes:
+        by: the first such function, or empty.
+    """
+
+    by = ""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", str(func))
+        if not self.by and name not in _OF_ITS_FORM and any(map(_is_stranger, (*args, *(kwargs or {}).values()))):
+            self.by = name
+        return func(*args, **(kwargs or {}))
+
+    @contextlib.contextmanager
+    def calls_of(self, module: torch.nn.Module) -> Iterator[None]:
+        """Look at the calls of a module, and at nothing that export does around them, while this lasts."""
+
+        def enter(*_: Any) -> None:
+            self.__enter__()
+
+        def leave(*_: Any) -> None:
+            self.__exit__(None, None, None)
+
+        hooks = module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _is_stranger(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_is_stranger, value))
+    if isinstance(value, slice):
+        return any(map(_is_stranger, (value.start, value.stop, value.step)))
+    return type(value) in PLAIN
 
 
 def _random_operations(program: torch.export.ExportedProgram) -> Iterator[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import array
 import copy
 import enum
 import functools
 import threading
+from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
+from decimal import Decimal
+from fractions import Fraction
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy
 import pytest
@@ -44,6 +48,10 @@ class Scaling:
 
     def scaled(self, x: Any) -> Any:
         return x * self.by
+
+
+class Sharing:
+    by: ClassVar = [1.0]
 
 
 class Slotted:
@@ -101,6 +109,21 @@ PAIRS: list[tuple[Any, Any]] = [
     (functools.partial(max, default=1), functools.partial(max, default=2)),
     (functools.partial(max), functools.partial(min)),
     (numpy.float32(0.5), numpy.float32(0.25)),
+    (numpy.zeros(2), numpy.array([0.0, 1.0])),
+    (numpy.zeros(2), numpy.zeros((2, 1))),
+    (numpy.zeros(2), numpy.zeros(2, dtype=numpy.int64)),
+    (array.array("d", [0.0]), array.array("d", [1.0])),
+    (bytearray(b"a"), bytearray(b"b")),
+    (Decimal("1"), Decimal("1.0")),
+    (Fraction(1, 2), Fraction(1, 3)),
+    (deque([1.0]), deque([2.0])),
+    (deque([1.0]), deque([1.0], maxlen=1)),
+    (OrderedDict(a=1), OrderedDict(a=2)),
+    (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)),
+    (defaultdict(int, a=1), defaultdict(float, a=1)),
+    (Counter("aab"), Counter("abb")),
+    (ChainMap({"a": 1}), ChainMap({}, {"a": 1})),
+    (ChainMap({"a": 1}), {"a": 1}),
 ]
 
 
@@ -134,7 +157,7 @@ def test_order_counts_where_it_may_be_read() -> None:
     [
         torch.zeros(1), torch.nn.Linear(1, 1), object(), {"a": torch.zeros(1)}, {"a": object()}, [object()],
         SimpleNamespace(a=torch.zeros(1)), Params(scale=object()), functools.partial(max, torch.zeros(1)),  # type: ignore[arg-type]
-        numpy.zeros(2), torch.device("cpu"),
+        numpy.array([object()]), torch.device("cpu"),
     ],
 )  # fmt: skip
 def test_other_objects_are_no_configuration(value: Any) -> None:
@@ -153,6 +176,28 @@ def test_an_empty_dictionary_may_be_a_cache() -> None:
     assert describe([]) == "[]" and describe({"a": {}}) is not None
 
 
+def test_what_all_objects_of_a_class_share_counts() -> None:
+    before, by = describe(Sharing()), Sharing.by[:]
+    try:
+        Sharing.by[0] = 2.0
+        assert describe(Sharing()) != before
+    finally:
+        Sharing.by[:] = by
+    assert describe(Sharing()) == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        numpy.zeros(2), array.array("d", [0.0]), bytearray(1), deque([1]), OrderedDict(a=1), defaultdict(int, a=1),
+        Counter("a"), ChainMap({"a": 1}), MappingProxyType({"a": 1}), [numpy.zeros(2)], (deque([1]),),
+    ],
+)  # fmt: skip
+def test_what_is_not_compared_with_a_copy_is_described_at_each_look(value: Any) -> None:
+    assert holds_object(value) and describe(value) is not None
+
+
 def test_what_may_change_in_place() -> None:
+    assert may_change_in_place(([1],)) and not may_change_in_place(((1,),))
     assert all(map(may_change_in_place, ([], {}, set(), SimpleNamespace(), Params())))
     assert not any(map(may_change_in_place, ((), 1, "a", Mode.WIDE, frozenset(), Params, Unequal(), torch.zeros(1))))

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from support.models import toy
@@ -48,6 +52,58 @@ def test_a_constant_made_by_the_code_is_refused() -> None:
 
     with pytest.raises(CaptureError, match="no weight"):
         captured(Table(), toy.shapes())
+
+
+READ: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "item": lambda strength, x: x * (1 + strength.item()),
+    "float": lambda strength, x: x * (1 + float(strength)),
+    "index": lambda strength, x: x * [1.0, 2.0][strength.to(torch.int64)],
+    "math": lambda strength, x: x * math.exp(strength),
+    "allclose": lambda strength, x: x if torch.allclose(strength, strength) else 2 * x,
+    "size": lambda strength, x: x * torch.ones(strength.to(torch.int64)).sum(),
+    "slice": lambda strength, x: x[:, :, strength.to(torch.int64) :],
+    "argument": lambda strength, x: torch.add(x, x, alpha=strength),
+    "keyword": lambda strength, x: torch.nn.functional.leaky_relu(x, negative_slope=strength),
+}
+
+
+class Holding(toy.Toy):
+    """With a tensor that is no weight, or is one; a graph of it would have the compiling process's zero in it."""
+
+    def __init__(self, read: Callable[[torch.Tensor, torch.Tensor], Any], weight: bool = False) -> None:
+        super().__init__()
+        self.read = read
+        if weight:
+            self.register_buffer("strength", torch.zeros(()))
+        else:
+            self.strength = torch.zeros(())
+
+    def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.read(self.strength, x), context)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_numbers_of_a_tensor_that_is_no_weight_are_refused(name: str) -> None:
+    with pytest.raises(CaptureError, match="no weight"):
+        captured(Holding(READ[name]), toy.shapes())
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda strength, x: x.to(strength),
+        lambda strength, x: x.to(strength.dtype) * (1 + strength.dim()),
+        lambda strength, x: x * (1 + len(strength.shape) + strength.numel()) if strength is not None else x,
+    ],
+)
+def test_its_form_may_be_read(read: Any) -> None:
+    assert export.outputs(captured(Holding(read), toy.shapes())) == 1
+
+
+def test_what_reads_a_weight_is_captured_and_leaves_no_hook() -> None:
+    module = Holding(READ["item"], weight=True)
+    assert export.outputs(captured(module, toy.shapes())) == 1
+    assert not module._forward_hooks and not module._forward_pre_hooks
 
 
 def test_inputs_may_be_one_parameter() -> None:
