@@ -177,26 +177,29 @@ class _StrangersRead(TorchFunctionMode):
     """
 
     by = ""
+    _called = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", str(func))
-        if not self.by and name not in _OF_ITS_FORM and any(map(_is_stranger, (*args, *(kwargs or {}).values()))):
-            self.by = name
+        if self._called and not self.by and name not in _OF_ITS_FORM:
+            self.by = name if any(map(_is_stranger, (*args, *(kwargs or {}).values()))) else ""
         return func(*args, **(kwargs or {}))
 
     @contextlib.contextmanager
     def calls_of(self, module: torch.nn.Module) -> Iterator[None]:
         """Look at the calls of a module, and at nothing that export does around them, while this lasts."""
 
-        def enter(*_: Any) -> None:
-            self.__enter__()
+        def mark(called: bool) -> None:
+            self._called = called
 
-        def leave(*_: Any) -> None:
-            self.__exit__(None, None, None)
-
-        hooks = module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)
+        # The hooks enter no mode: while torch exports, none is called after an error.
+        hooks = (
+            module.register_forward_pre_hook(lambda *_: mark(True)),
+            module.register_forward_hook(lambda *_: mark(False)),
+        )
         try:
-            yield
+            with self:
+                yield
         finally:
             for hook in hooks:
                 hook.remove()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,9 @@ from support.models import toy
 
 from onegraph.backends.inductor import InductorBackend
 from onegraph.common.errors import CaptureError
+from onegraph.common.torch_private import contiguous_where_asked
 from onegraph.compiler import export
+from onegraph.runtime.guards import ambient_modes
 
 
 def captured(module: torch.nn.Module, spec: toy.ShapeRange) -> torch.export.ExportedProgram:
@@ -100,10 +103,18 @@ def test_its_form_may_be_read(read: Any) -> None:
     assert export.outputs(captured(Holding(read), toy.shapes())) == 1
 
 
-def test_what_reads_a_weight_is_captured_and_leaves_no_hook() -> None:
-    module = Holding(READ["item"], weight=True)
-    assert export.outputs(captured(module, toy.shapes())) == 1
-    assert not module._forward_hooks and not module._forward_pre_hooks
+def test_what_reads_a_weight_is_captured() -> None:
+    assert export.outputs(captured(Holding(READ["item"], weight=True), toy.shapes())) == 1
+
+
+def test_a_capture_leaves_nothing_behind_whether_it_fails_or_not() -> None:
+    for read, fails in ((lambda strength, x: x, False), (READ["item"], True), (lambda strength, x: 1 / 0, True)):
+        module = toy.Call(Holding(read))
+        with pytest.raises(CaptureError) if fails else contextlib.nullcontext(), contiguous_where_asked():
+            spec = toy.shapes()
+            export.capture(module, spec, {"batch": 1, "height": 8, "width": 8, "context": 1}, toy.CPU)
+        assert not any(one._forward_hooks or one._forward_pre_hooks for one in module.modules())
+        assert ambient_modes.refusal(torch.nn.Linear(2, 2), [torch.ones(2)]) is None
 
 
 def test_inputs_may_be_one_parameter() -> None:
