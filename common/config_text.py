@@ -89,9 +89,9 @@ def _text(value: Any, depth: int = 0, inside: bool = False) -> str | None:
 def _collection(value: Any, below: Callable[[Any], str | None]) -> str | None:
     about = [below(getattr(value, name)) for name in ("maxlen", "default_factory") if hasattr(value, name)]
     if isinstance(value, Mapping) and type(value) is not ChainMap:
-        texts = [_pair(below(key), below(one)) for key, one in value.items()]
+        texts = [_pair(below(key), below(one)) for key, one in list(value.items())]
     else:
-        texts = [*map(below, value.maps if type(value) is ChainMap else value)]
+        texts = [*map(below, list(value.maps if type(value) is ChainMap else value))]  # which another thread may change
     return _whole(f"{_name(type(value))}({{}})", [*about, *texts])
 
 
